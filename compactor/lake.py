@@ -37,6 +37,7 @@ from compactor.storage.opening import open_store
 
 if TYPE_CHECKING:
     from compactor.catalog.feed import Feed
+    from compactor.changes.appending import AppendedChanges
     from compactor.changes.sources import FeedSource
     from compactor.model.counts import SortKey
     from compactor.reading.lookup import KeyValue
@@ -133,28 +134,40 @@ class Table(tables.Table):
         order: Sequence[str] | None = None,
         columns: Mapping[str, str] | None = None,
         delta_id: str | None = None,
-    ) -> list[Delta]:
+        quarantine: str | Path | None = None,
+    ) -> AppendedChanges:
         """Add the inserts, updates and deletes of a change feed, each to its row's partition, in their order. One log
         entry for each partition stream; all are durable and visible when this returns. The changes are held in memory.
 
         Of the changes of a key only the last one is added, by the table's sort keys, then by its place in the source. A
         row that moves to another partition is deleted in the old one, if the change has the row before it.
 
-        source    files, in the order of their changes; or, of flat rows, Arrow data
-        format    how they are written: "dms", "debezium", "maxwell", "canal", "ops", or a feed such as {"format":
-                  "ops", "column": "operation"}; None: as the table's property `changes` says
-        order     of a table without sort keys: columns by which the changes of the batch are in order
-        columns   names of columns in the feed, and those that they have in the table
-        delta_id  of this batch: a repeated call with the same id and source is a no-op with the same result
+        source      files, in the order of their changes; or, of flat rows, Arrow data
+        format      how they are written: "dms", "debezium", "maxwell", "canal", "ops", or a feed such as {"format":
+                    "ops", "column": "operation"}; None: as the table's property `changes` says
+        order       of a table without sort keys: columns by which the changes of the batch are in order
+        columns     names of columns in the feed, and those that they have in the table
+        delta_id    of this batch: a repeated call with the same id and source is a no-op with the same result
+        quarantine  the folder for changes that cannot be applied: a file of JSON lines has them and their reasons, and
+                    the others are added; None: as the table's property `quarantine` says
 
-        Raises `Invalid`, with file and row, for changes that cannot be applied whole; then nothing is added. After any
-        other error some of the partitions may have theirs: call it again with the same delta id.
+        Returns the deltas, in order of partition, with `quarantined_rows` and `quarantine_uri`.
+
+        Without a quarantine it raises `Invalid`, with file and row, for changes that cannot be applied whole; then
+        nothing is added. After any other error some of the partitions may have theirs: call it again with the same
+        delta id.
         """
-        from compactor.changes.appending import append_changes, feed_of
+        from compactor.changes.appending import append_batch, batch_of_sources, feed_of, reader_of
+        from compactor.changes.quarantine import quarantine_of
+        from compactor.changes.sources import open_feed
 
         batch_id = self._clock.new_id() if delta_id is None else delta_id
         feed = feed_of(self.properties.changes, format, order, columns)
-        return append_changes(self, self._store.location, self.keys, source, feed, batch_id)
+        reader, location = reader_of(self, self.keys, feed), self._store.location
+        aside = quarantine_of(self.properties.quarantine, quarantine, location, self._clock)
+        sources = open_feed(location, source, feed, reader.feed_schema)
+        batch = batch_of_sources(reader, sources, batch_id, quarantines=aside is not None)
+        return append_batch(self, batch, aside)
 
     @property
     def keys(self) -> tuple[Sequence[str] | None, Sequence[SortKey] | None]:
@@ -263,20 +276,23 @@ class DeltaCatalog(tables.DeltaCatalog):
         table_of: str | Sequence[str],
         tables: Mapping[str, str | None],
         delta_id: str | None = None,
-    ) -> dict[str, list[Delta]]:
+        quarantine: str | Path | None = None,
+    ) -> dict[str, AppendedChanges]:
         """Add the changes of many tables in one feed, each to its table: by table id, the deltas. See
         `Table.append_changes`; every table's part is a batch of its own, with the same delta id.
 
-        table_of  the fields that say which table a change is of, joined by dots: "source.schema.source.table",
-                  "database.table"; of flat rows, columns, which are no part of the row
-        tables    ids of tables by the names that the feed has for them, such as {"shop.orders": "SHOP.ORDERS.V1"};
-                  None: its changes are left out
+        table_of    the fields that say which table a change is of, joined by dots: "source.schema.source.table",
+                    "database.table"; of flat rows, columns, which are no part of the row
+        tables      ids of tables by the names that the feed has for them, such as {"shop.orders": "SHOP.ORDERS.V1"};
+                    None: its changes are left out
+        quarantine  as for a table, for changes of these tables; a file for each table
 
         Raises `Invalid`, with file and row, for a change that cannot be applied, or of another table; then nothing is
         added. After any other error some of the tables may have theirs: call it again with the same delta id.
         """
-        from compactor.changes.appending import deltas_of_sources, feed_of, reader_of
+        from compactor.changes.appending import append_batch, batch_of_sources, feed_of, reader_of
         from compactor.changes.many_tables import parse_paths, parts_by_table
+        from compactor.changes.quarantine import quarantine_of
         from compactor.changes.sources import open_feed
 
         feed, paths = feed_of(None, format), parse_paths(table_of)
@@ -287,11 +303,13 @@ class DeltaCatalog(tables.DeltaCatalog):
         for each in open_feed(self.location, source, feed, None):
             for table_id, part in parts_by_table(each, paths, tables).items():
                 parts.setdefault(table_id, []).append(part)
-        deltas = {
-            table_id: deltas_of_sources(reader_of(opened[table_id], opened[table_id].keys, feed), sources, batch_id)
-            for table_id, sources in parts.items()
-        }
-        return {table_id: opened[table_id].append_many(*given) for table_id, given in deltas.items()}
+        batches = {}
+        for table_id, sources in parts.items():
+            table = opened[table_id]
+            aside = quarantine_of(table.properties.quarantine, quarantine, self.location, self._clock)
+            reader = reader_of(table, table.keys, feed)
+            batches[table_id] = batch_of_sources(reader, sources, batch_id, quarantines=aside is not None), aside
+        return {table_id: append_batch(opened[table_id], *given) for table_id, given in batches.items()}
 
     def table_even_dropped(self, table_id: str) -> Table:
         return _readable(super().table_even_dropped(table_id))

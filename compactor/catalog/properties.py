@@ -29,7 +29,7 @@ from compactor.model.document import Document
 from compactor.model.errors import Invalid
 from compactor.model.names import NOT_WRITTEN, PARTITION_STREAM_POSITION, ContentType, OpenFormat, TableId
 from compactor.schemas.open_types import OpenTable, reasons_against
-from compactor.storage.location import is_remote
+from compactor.storage.location import is_remote, lies_below
 
 GRACE_SECONDS = 7 * 24 * 3600
 """Longer than any attempt, and long enough to notice a wrong compaction and to read the table as it was before."""
@@ -191,6 +191,12 @@ class TableProperties(Document):
         '`{"format":"ops","column":"op"}`',
     )
 
+    quarantine: str | None = Field(
+        default=None,
+        description="folder, as a URI that ends with `/`, for changes that cannot be applied: a file has them and "
+        "their reasons, and the others are appended; not set: all changes of their file are refused",
+    )
+
     landing: tuple[str, ...] = Field(
         default=(),
         description="folders, as URIs that end with `/`: `lithify ingest` appends the files that are announced below "
@@ -273,9 +279,15 @@ _WRITTEN_FORMS = {
 
 
 def _wrong_landing(properties: TableProperties) -> Iterator[str]:
-    for folder in properties.landing:
+    quarantine = properties.quarantine
+    for name, folder in (
+        *(("landing has", each) for each in properties.landing),
+        *((("quarantine is", quarantine),) if quarantine is not None else ()),
+    ):
         if not folder.startswith(("s3://", "file://")) or not folder.endswith("/"):
-            yield f"landing has {folder!r}: write the URI of a folder, such as s3://bucket/orders/, with its last `/`"
+            yield f"{name} {folder!r}: write the URI of a folder, such as s3://bucket/orders/, with its last `/`"
+    if quarantine is not None and lies_below(quarantine, properties.landing):
+        yield f"quarantine is {quarantine}, where files land: name another folder, or each file of it would land, too"
     if properties.changes is not None and not properties.primary_keys:
         yield "changes says how a change feed is written, and each change is of a key: set primary_keys, too"
 

@@ -1,9 +1,11 @@
-"""Appends the changes of a feed to a table."""
+"""Appends the changes of a feed to a table. Durable in this order: refused changes that are quarantined, then the delta
+files, then an entry for each partition stream."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, overload
 
 import pyarrow as pa
 
@@ -11,13 +13,14 @@ from compactor.catalog.delta_files import DeltaSource
 from compactor.catalog.feed import Feed, parse_feed
 from compactor.catalog.partition_split import Partitioning
 from compactor.catalog.table_appends import Delta
-from compactor.changes.latest import latest_changes
+from compactor.changes.change_batch import ChangeBatch
+from compactor.changes.latest import latest_changes, refuse_incomplete
 from compactor.changes.order import with_ordered_columns
-from compactor.changes.sources import ChangeReader, FeedSource, open_feed
+from compactor.changes.quarantine import Quarantine, RefusedChange, read_applicable
+from compactor.changes.sources import ChangeReader, FeedSource
 from compactor.model.counts import SortKey
 from compactor.model.errors import Invalid
 from compactor.model.names import PARTITION_STREAM_POSITION, Operation, PartitionValues
-from compactor.storage.location import StoreLocation
 
 OF_UPSERTS, OF_DELETES = "upserts", "deletes"
 """Ends of the ids of the two deltas that a batch may be in a partition."""
@@ -58,19 +61,41 @@ def feed_of(
     return parse_feed({**feed.model_dump(exclude_defaults=True), **named}) if named else feed
 
 
-def append_changes(
-    table: ChangedTable, location: StoreLocation, keys: Keys, source: DeltaSource, feed: Feed, batch_id: str
-) -> list[Delta]:
-    """See `Table.append_changes`. `keys`: the table's primary keys and sort keys."""
-    return table.append_many(*deltas_of_changes(table, location, keys, source, feed, batch_id))
+@dataclass(frozen=True)
+class AppendedChanges(Sequence[Delta]):
+    """The deltas that a batch of changes became; how many changes were quarantined, and in which file."""
+
+    deltas: tuple[Delta, ...]
+    quarantined_rows: int = 0
+    quarantine_uri: str | None = None
+
+    @overload
+    def __getitem__(self, at: int) -> Delta: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Delta]: ...
+    def __getitem__(self, at: int | slice) -> Delta | Sequence[Delta]:
+        return self.deltas[at]
+
+    def __len__(self) -> int:
+        return len(self.deltas)
 
 
-def deltas_of_changes(
-    table: ChangedTable, location: StoreLocation, keys: Keys, source: DeltaSource, feed: Feed, batch_id: str
-) -> tuple[list[tuple[dict[str, str], pa.Table, Operation]], list[str]]:
-    """The deltas of a batch, and their ids."""
-    reader = reader_of(table, keys, feed)
-    return deltas_of_sources(reader, open_feed(location, source, feed, reader.feed_schema), batch_id)
+@dataclass(frozen=True)
+class BatchOfChanges:
+    """What is to be appended, and, where they are quarantined, the changes that cannot be."""
+
+    batch_id: str
+    deltas: Sequence[tuple[dict[str, str], pa.Table, Operation]] = ()
+    delta_ids: Sequence[str] = ()
+    refused: Sequence[RefusedChange] = ()
+
+
+def append_batch(table: ChangedTable, batch: BatchOfChanges, quarantine: Quarantine | None) -> AppendedChanges:
+    """Appends a batch, of which changes were refused only if there is a quarantine for them."""
+    uri = None
+    if quarantine is not None and batch.refused:
+        uri = quarantine.put(table.table_id, batch.batch_id, batch.refused)
+    return AppendedChanges(tuple(table.append_many(batch.deltas, batch.delta_ids)), len(batch.refused), uri)
 
 
 def reader_of(table: ChangedTable, keys: Keys, feed: Feed) -> ChangeReader:
@@ -97,22 +122,30 @@ def reader_of(table: ChangedTable, keys: Keys, feed: Feed) -> ChangeReader:
     )
 
 
-def deltas_of_sources(
-    reader: ChangeReader, sources: Sequence[FeedSource], batch_id: str
-) -> tuple[list[tuple[dict[str, str], pa.Table, Operation]], list[str]]:
-    """See `deltas_of_changes`."""
-    changes = [
-        with_ordered_columns(each, reader.sort_columns, reader.schema)
-        for each in map(reader.changes, sources)
-        if each.rows.num_rows
-    ]
+def batch_of_sources(
+    reader: ChangeReader, sources: Sequence[FeedSource], batch_id: str, *, quarantines: bool
+) -> BatchOfChanges:
+    """Raises `Invalid` for changes that are refused, unless it quarantines them."""
+
+    def read(source: FeedSource) -> ChangeBatch:
+        changes = with_ordered_columns(reader.changes(source), reader.sort_columns, reader.schema)
+        refuse_incomplete(changes, reader.partitioning, reader.primary_keys, reader.sort_columns)
+        return changes
+
+    changes: list[ChangeBatch] = []
+    refused: list[RefusedChange] = []
+    for source in sources:
+        found, wrong = read_applicable(source, read) if quarantines else (read(source), [])
+        refused += wrong
+        if found.rows.num_rows:
+            changes.append(found)
     if not changes:
-        return [], []
+        return BatchOfChanges(batch_id, refused=refused)
     latest = latest_changes(changes, reader.partitioning, reader.primary_keys, reader.sort_keys)
     foreign = [] if reader.schema is None else [name for name in reader.feed.order if name not in reader.schema.names]
     deltas = [(partition, _without(rows, foreign), operation) for partition, rows, operation in latest]
     ends = [OF_DELETES if operation is Operation.DELETE else OF_UPSERTS for _, _, operation in latest]
-    return deltas, [f"{batch_id}-{end}" for end in ends]
+    return BatchOfChanges(batch_id, deltas, [f"{batch_id}-{end}" for end in ends], refused)
 
 
 def _without(rows: pa.Table, names: Sequence[str]) -> pa.Table:

@@ -13,7 +13,7 @@ import base64
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.changes.change_batch import Bools, ChangeBatch, Int64s, Refusals, mask_of
+from compactor.changes.conversion import converted
 from compactor.changes.debezium import OF_SOURCE
-from compactor.changes.json_lines import lines_of, not_json, read_events
+from compactor.changes.json_lines import event_of, lines_of, read_events
 from compactor.model.errors import Invalid
 
 _UPSERTS = ("insert", "update", "bootstrap-insert")
@@ -46,14 +47,14 @@ def changes_of_maxwell(
         return _nothing(source_name)
     typed = [] if declared is None else [(each.name, _wire_type(each.type)) for each in _columns(declared)]
     row = pa.struct(typed)
-    events = read_events(lines, pa.schema([("data", row), ("old", row)]) if typed else None, source_name)
+    events = read_events(lines, numbers, pa.schema([("data", row), ("old", row)]) if typed else None, source_name)
     upserts, deletes = _operations(events, numbers, source_name)
     is_row = upserts | deletes
-    after = _typed(_rows(events, "data", is_row), declared, source_name)
-    before = _typed(_rows(events, "old", is_row), declared, source_name)
+    after = _typed(_rows(events, "data", is_row), declared, numbers[is_row], source_name)
+    before = _typed(_rows(events, "old", is_row), declared, numbers[is_row], source_name)
     updates = _is(events, ("update",))
     _refuse_partial(after, lines, numbers[is_row], updates, is_row, source_name)
-    order = _order_columns(events.filter(pa.array(is_row)), sort_columns, numbers[is_row], source_name)
+    order = _order_columns(events.filter(pa.array(is_row)), sort_columns, source_name)
     return _batch(after, before, order, (deletes[is_row], numbers[is_row]), needed, source_name)
 
 
@@ -68,13 +69,14 @@ def changes_of_canal(
     events_of_rows: list[int] = []
     types: dict[str, str] = {}
     # Arrow cannot read them: `data` and `old` have the columns of whichever table an event is of.
-    events = [_event(line, int(number), source_name) for line, number in zip(lines, numbers, strict=True)]
+    events = [event_of(line, int(number), source_name) for line, number in zip(lines, numbers, strict=True)]
     told = pa.table({"type": [each.get("type") for each in events], "isDdl": [each.get("isDdl") for each in events]})
     upserts, deletes = _operations(told, numbers, source_name)
+    without_rows: list[int] = []
     for at, event in enumerate(events):
         data = event.get("data") or []
         if not data and (upserts | deletes)[at]:
-            raise Invalid(f"{source_name}, row {numbers[at] + 1:,}: its data has no rows")
+            without_rows.append(int(numbers[at]))
         old = event.get("old") or [None] * len(data)
         types.update(event.get("mysqlType") or {})
         rows["data"] += data
@@ -86,18 +88,20 @@ def changes_of_canal(
         _typed(
             pa.table({name: pa.array([(row or {}).get(name) for row in held], pa.string()) for name in names}),
             declared,
+            numbers[places],
             source_name,
             types,
         )
         for held in (rows["data"], rows["old"])
     )
     refused = Refusals(source_name)
+    refused.add(without_rows, "its data has no rows")
     for at, row in enumerate(rows["data"]):
         if upserts[places[at]] and (row or {}).keys() != set(names) and rows["old"][at] is not None:
             refused.add([int(numbers[places[at]])], _partial(set(names) - (row or {}).keys()))
     refused.raise_if_any()
     fields = [{name: each.get(name) for name in ("es", "ts", "id", "gtid")} for each in events]
-    order = _order_columns(pa.Table.from_pylist(fields).take(places), sort_columns, numbers[places], source_name)
+    order = _order_columns(pa.Table.from_pylist(fields).take(places), sort_columns, source_name)
     return _batch(after, before, order, (deletes[places], numbers[places]), needed, source_name)
 
 
@@ -109,16 +113,6 @@ def _lines(body: bytes, source_name: str) -> tuple[list[bytes], Int64s]:
 
 def _nothing(source_name: str) -> ChangeBatch:
     return ChangeBatch(source_name, pa.table({}), np.zeros(0, np.bool_), np.zeros(0, np.int64))
-
-
-def _event(line: bytes, number: int, source_name: str) -> Mapping[str, Any]:
-    try:
-        event = json.loads(line)
-    except ValueError as error:
-        raise not_json(number, source_name, error) from error
-    if not isinstance(event, dict):
-        raise Invalid(f"{source_name}, row {number + 1:,}: it is no change event but {type(event).__name__}")
-    return event
 
 
 def _operations(events: pa.Table, numbers: Int64s, source_name: str) -> tuple[Bools, Bools]:
@@ -169,7 +163,11 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _typed(
-    rows: pa.Table, declared: pa.Schema | None, source_name: str, types: Mapping[str, str] | None = None
+    rows: pa.Table,
+    declared: pa.Schema | None,
+    numbers: Int64s,
+    source_name: str,
+    types: Mapping[str, str] | None = None,
 ) -> pa.Table:
     """The rows with the types of the table, else of the source. `types`: of MySQL's, where values are text."""
     for at, name in enumerate(rows.column_names):
@@ -177,12 +175,12 @@ def _typed(
             kind = declared.field(name).type
         else:
             kind = rows.column(at).type if types is None else arrow_type(types.get(name, ""))
-        what = f"column {name!r} of {source_name}"
+        what = f"column {name!r}"
         if _is_bytes(kind) and pa.types.is_string(rows.column(at).type):
-            values = _bytes(rows.column(at), kind, what, is_base64=types is None)
+            convert = partial(_bytes, kind=kind, what=what, is_base64=types is None)
         else:
-            values = _cast(rows.column(at), kind, what)
-        rows = rows.set_column(at, name, values)
+            convert = partial(_cast, kind=kind, what=what)
+        rows = rows.set_column(at, name, converted(rows.column(at), convert, numbers, source_name))
     return rows
 
 
@@ -235,10 +233,8 @@ def arrow_type(mysql_type: str) -> pa.DataType:
 # -------------------------------------------------------------------------------------------------------------- order
 
 
-def _order_columns(
-    events: pa.Table, sort_columns: Sequence[str], numbers: Int64s, source_name: str
-) -> dict[str, pa.ChunkedArray]:
-    refused = Refusals(source_name)
+def _order_columns(events: pa.Table, sort_columns: Sequence[str], source_name: str) -> dict[str, pa.ChunkedArray]:
+    """Raises `Invalid` if none of the events has one."""
     found: dict[str, pa.ChunkedArray] = {}
     for name in sort_columns:
         if not name.startswith(OF_SOURCE):
@@ -250,8 +246,9 @@ def _order_columns(
         elif field in events.column_names:
             found[name] = _with_last_offsets(events, field)
         else:
-            refused.add(numbers.tolist(), f"it has no {field!r}, by which the table orders the rows of a key")
-    refused.raise_if_any()
+            raise Invalid(
+                f"the changes of {source_name} have no {field!r}, by which the table orders the rows of a key"
+            )
     return found
 
 

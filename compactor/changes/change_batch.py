@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,8 @@ from compactor.model.errors import Invalid
 Bools = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
 
-REASONS_SHOWN_MAX = 5
+ROWS_SHOWN_MAX = 5
+REASONS_MAX = 20
 
 
 @dataclass(frozen=True)
@@ -35,28 +36,42 @@ class ChangeBatch:
     places: Int64s
 
 
+class ChangesRefused(Invalid):
+    """Changes of a source that cannot be applied, each by itself: without them the source may be read again.
+
+    rows  by the number of a change, from 0, why
+    """
+
+    def __init__(self, reasons: Sequence[str], rows: Mapping[int, Sequence[str]]) -> None:
+        more = len(reasons) - REASONS_MAX
+        super().__init__(*reasons[:REASONS_MAX], *([f"and {more:,} more such reasons"] if more > 0 else ()))
+        self.rows = rows
+
+
 class Refusals:
-    """Changes that cannot be applied, with reasons. Nothing of a source is appended if it has one."""
+    """Changes that cannot be applied, with reasons. Nothing of a source is appended if it has one, unless refused
+    changes are quarantined (`quarantine.py`)."""
 
     def __init__(self, source_name: str) -> None:
-        self._source_name = source_name
+        self.source_name = source_name
         self._reasons: list[str] = []
-        self._count = 0
+        self._rows: dict[int, list[str]] = {}
 
     def add(self, rows: Bools | Sequence[int], reason: str) -> None:
         """`rows`: their numbers from 0, or a mask of all rows."""
         numbers = np.flatnonzero(rows) if isinstance(rows, np.ndarray) and rows.dtype == np.bool_ else np.asarray(rows)
         if len(numbers) == 0:
             return
-        self._count += len(numbers)
-        shown = ", ".join(f"{number + 1:,}" for number in numbers[:REASONS_SHOWN_MAX].tolist())
-        more = f" and {len(numbers) - REASONS_SHOWN_MAX:,} more" if len(numbers) > REASONS_SHOWN_MAX else ""
-        self._reasons.append(f"{self._source_name}, row {shown}{more}: {reason}")
+        for number in numbers.tolist():
+            self._rows.setdefault(number, []).append(reason)
+        shown = ", ".join(f"{number + 1:,}" for number in numbers[:ROWS_SHOWN_MAX].tolist())
+        more = f" and {len(numbers) - ROWS_SHOWN_MAX:,} more" if len(numbers) > ROWS_SHOWN_MAX else ""
+        self._reasons.append(f"{self.source_name}, row {shown}{more}: {reason}")
 
     def raise_if_any(self) -> None:
-        """Raises `Invalid` with every reason."""
+        """Raises `ChangesRefused` with every reason."""
         if self._reasons:
-            raise Invalid(*self._reasons)
+            raise ChangesRefused(self._reasons, self._rows)
 
 
 def mask_of(values: pa.Array | pa.ChunkedArray) -> Bools:

@@ -13,7 +13,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.catalog.feed import DELETES, UPSERTS
-from compactor.changes.change_batch import Bools, ChangeBatch, Refusals, mask_of
-from compactor.changes.json_lines import lines_of, not_json, read_events
+from compactor.changes.change_batch import Bools, ChangeBatch, Int64s, Refusals, mask_of
+from compactor.changes.conversion import converted
+from compactor.changes.json_lines import event_of, lines_of, read_events
 from compactor.model.errors import Invalid
 
 UNAVAILABLE = "__debezium_unavailable_value"
@@ -35,7 +37,7 @@ _OPERATION, _DELETED = "__op", "__deleted"
 _ADDED = re.compile(r"__(op|deleted|table|db|schema|ts_ms|ts_us|ts_ns)")
 """Columns that flattening adds and that are no part of the row."""
 
-_ENVELOPE = ("before", "after", "op", "source")
+_MAY_BE_WRAPPED = re.compile(rb'\{\s*"schema"\s*:')
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,14 @@ def _runs(body: bytes, source_name: str) -> Iterator[_Run]:
         if not stripped:
             held.append(b"")
             continue
-        if prefix is None or not stripped.startswith(prefix):
-            if held:
-                yield _Run(first, held, schema)
-            first, held = number, []
-            prefix, schema = _schema_of(stripped, number, source_name)
+        may_be_wrapped = schema is None and _MAY_BE_WRAPPED.match(stripped) is not None
+        if prefix is None or may_be_wrapped or not stripped.startswith(prefix):
+            its_prefix, its_schema = _schema_of(stripped, number, source_name)
+            if its_prefix != prefix:
+                if held:
+                    yield _Run(first, held, schema)
+                first, held = number, []
+                prefix, schema = its_prefix, its_schema
         held.append(stripped)
     if held:
         yield _Run(first, held, schema)
@@ -85,15 +90,10 @@ def _runs(body: bytes, source_name: str) -> Iterator[_Run]:
 
 def _schema_of(line: bytes, number: int, source_name: str) -> tuple[bytes, Mapping[str, Any] | None]:
     """The beginning that lines of the same schema share, and the schema; of lines without one `{` and None."""
-    try:
-        event = json.loads(line)
-    except ValueError as error:
-        raise not_json(number, source_name, error) from error
-    if not isinstance(event, dict):
-        raise Invalid(f"{source_name}, row {number + 1:,}: it is no change event but {type(event).__name__}")
+    event = event_of(line, number, source_name)
     if event.keys() != {"schema", "payload"}:
         return b"{", None
-    found = re.match(rb'\{\s*"schema"\s*:', line)
+    found = _MAY_BE_WRAPPED.match(line)
     if found is None:
         raise Invalid(
             f"{source_name}, row {number + 1:,}: its payload stands before its schema; write the schema first"
@@ -113,8 +113,8 @@ def _changes_of_run(
     if not lines:
         return ChangeBatch(source_name, pa.table({}), np.zeros(0, np.bool_), numbers)
     refused = Refusals(source_name)
-    events = _parsed(lines, run.schema, declared, source_name)
-    if "op" in events.column_names and {"before", "after"} & set(events.column_names):
+    events = _parsed(lines, numbers, run.schema, declared, source_name)
+    if "op" in events.column_names and {"before", "after", "source"} & set(events.column_names):
         changes = _of_envelopes(events, numbers, (run.schema, declared), sort_columns, refused, source_name)
     else:
         changes = _of_flattened(events, numbers, declared, refused, source_name)
@@ -123,7 +123,11 @@ def _changes_of_run(
 
 
 def _parsed(
-    lines: Sequence[bytes], schema: Mapping[str, Any] | None, declared: pa.Schema | None, source_name: str
+    lines: Sequence[bytes],
+    numbers: Int64s,
+    schema: Mapping[str, Any] | None,
+    declared: pa.Schema | None,
+    source_name: str,
 ) -> pa.Table:
     """The events, a column for each field of the envelope or of the flattened row."""
     explicit = None
@@ -134,7 +138,7 @@ def _parsed(
         row = pa.struct([each for each in flat if not each[0].startswith(OF_SOURCE)])
         is_envelope = b'"op"' in lines[0] and b'"source"' in lines[0]
         explicit = pa.schema([("before", row), ("after", row)] if is_envelope else flat)
-    table = read_events(lines, explicit, source_name, only_these=schema is not None)
+    table = read_events(lines, numbers, explicit, source_name, only_these=schema is not None)
     if schema is None:
         return table
     payload = table.column("payload").combine_chunks()
@@ -147,13 +151,13 @@ def _parsed(
 
 def _of_envelopes(
     events: pa.Table,
-    numbers: np.ndarray[Any, np.dtype[np.int64]],
+    numbers: Int64s,
     types: tuple[Mapping[str, Any] | None, pa.Schema | None],
     sort_columns: Sequence[str],
     refused: Refusals,
     source_name: str,
 ) -> ChangeBatch:
-    operations = events.column("op")
+    operations = events.column("op").cast(pa.string())
     upserts, deletes = (mask_of(pc.is_in(operations, pa.array(each))) for each in (UPSERTS, DELETES))
     for operation in pc.unique(operations.filter(pa.array(~(upserts | deletes)))).to_pylist():
         what = {"t": "the source was truncated", "m": "it is a message, and no row", None: "it is no change of a row"}
@@ -169,7 +173,9 @@ def _of_envelopes(
         there = _is_there(events, name)
         refused.add(numbers[mask & ~there].tolist(), f"it has no {name!r}")
     refused.raise_if_any()
-    added = _of_source(events, sort_columns, refused, numbers)
+    added = _of_source(events, sort_columns, source_name)
+    if before is None and after is None:
+        return ChangeBatch(source_name, pa.table({}), np.zeros(0, np.bool_), np.zeros(0, np.int64))
     parts: list[tuple[pa.Table, Bools, bool]] = []
     if before is not None:
         parts.append((_with(before, added), deletes, True))
@@ -197,7 +203,7 @@ def _rows_of(
     name: str,
     types: tuple[Mapping[str, Any] | None, pa.Schema | None],
     refused: Refusals,
-    numbers: np.ndarray[Any, np.dtype[np.int64]],
+    numbers: Int64s,
 ) -> pa.Table | None:
     """The row images of one field; None: all are null."""
     if not pa.types.is_struct(column.type):
@@ -211,9 +217,11 @@ def _rows_of(
         if name == "after" and pa.types.is_string(values.type):
             refused.add(numbers[mask_of(pc.equal(values, UNAVAILABLE))].tolist(), f"{each.name!r} {_NOT_SENT}")
         if each.name in fields:
-            values = _logical(values, fields[each.name])
+            field = fields[each.name]
+            values = converted(values, partial(_logical, field=field, what=name), numbers, refused.source_name)
         if declared is not None and declared.get_field_index(each.name) >= 0:
-            values = _as_declared(values, declared.field(each.name), name)
+            as_declared = partial(_as_declared, field=declared.field(each.name), what=name)
+            values = converted(values, as_declared, numbers, refused.source_name)
         found[each.name] = values
     return pa.table(found)
 
@@ -235,10 +243,9 @@ def _differ(before: pa.Table, after: pa.Table) -> Bools:
 def _of_source(
     events: pa.Table,
     sort_columns: Sequence[str],
-    refused: Refusals,
-    numbers: np.ndarray[Any, np.dtype[np.int64]],
+    source_name: str,
 ) -> dict[str, pa.ChunkedArray]:
-    """The order columns that the event's source has."""
+    """The order columns that the events' source has. Raises `Invalid` if none of the events has one."""
     found: dict[str, pa.ChunkedArray] = {}
     for name in sort_columns:
         if not name.startswith(OF_SOURCE):
@@ -247,8 +254,9 @@ def _of_source(
         field = name.removeprefix(OF_SOURCE)
         names = () if source is None else [each.name for each in source.type]
         if source is None or field not in names:
-            refused.add(numbers.tolist(), f"its source has no {field!r}, by which the table orders the rows of a key")
-            continue
+            raise Invalid(
+                f"the changes of {source_name} have no source.{field}, by which the table orders the rows of a key"
+            )
         found[name] = pc.struct_field(source, field)
     return found
 
@@ -264,7 +272,7 @@ def _with(rows: pa.Table, added: Mapping[str, pa.ChunkedArray]) -> pa.Table:
 
 def _of_flattened(
     rows: pa.Table,
-    numbers: np.ndarray[Any, np.dtype[np.int64]],
+    numbers: Int64s,
     declared: pa.Schema | None,
     refused: Refusals,
     source_name: str,
@@ -279,7 +287,7 @@ def _of_flattened(
     if _DELETED in names:
         deletes |= mask_of(pc.equal(rows.column(_DELETED).cast(pa.string()), "true"))
     if _OPERATION in names:
-        operations = rows.column(_OPERATION)
+        operations = rows.column(_OPERATION).cast(pa.string())
         known = mask_of(pc.is_in(operations, pa.array([*UPSERTS, *DELETES])))
         refused.add(numbers[~known].tolist(), f"{_OPERATION} is neither an upsert nor a delete")
         deletes |= mask_of(pc.is_in(operations, pa.array(DELETES)))
@@ -291,7 +299,8 @@ def _of_flattened(
         if pa.types.is_string(values.type):
             refused.add(numbers[mask_of(pc.equal(values, UNAVAILABLE)) & ~deletes].tolist(), f"{name!r} {_NOT_SENT}")
         if declared is not None and declared.get_field_index(name) >= 0:
-            values = _as_declared(values, declared.field(name), name)
+            as_declared = partial(_as_declared, field=declared.field(name), what=name)
+            values = converted(values, as_declared, numbers, source_name)
         found[name] = values
     return ChangeBatch(source_name, pa.table(found), deletes, numbers)
 
@@ -324,6 +333,8 @@ _EPOCHS: Mapping[str, pa.DataType] = {
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _ZONED = "io.debezium.time.ZonedTimestamp"
 _DECIMAL_DIGITS_MAX = 38
+_EXACT = Context(prec=100)
+"""Python's own context rounds to 28 digits."""
 
 
 def _wire_type(schema: Mapping[str, Any]) -> pa.DataType:
@@ -340,8 +351,17 @@ def _wire_type(schema: Mapping[str, Any]) -> pa.DataType:
     return _PLAIN[str(kind)]
 
 
-def _logical(values: pa.Array, field: Mapping[str, Any]) -> pa.Array:
-    """The values as the schema means them."""
+def _logical(values: pa.Array, field: Mapping[str, Any], what: str) -> pa.Array:
+    """The values as the schema means them. Raises `Invalid` for a value that means nothing."""
+    try:
+        return _meant(values, field)
+    except (ValueError, ArithmeticError) as error:
+        raise Invalid(
+            f"column {field.get('field')!r} of {what!r} is no {field.get('name') or field.get('type')}: {error}"
+        ) from error
+
+
+def _meant(values: pa.Array, field: Mapping[str, Any]) -> pa.Array:
     name = field.get("name")
     if name in _EPOCHS:
         epoch = _EPOCHS[str(name)]
@@ -355,17 +375,23 @@ def _logical(values: pa.Array, field: Mapping[str, Any]) -> pa.Array:
         precision = int(parameters.get("connect.decimal.precision", _DECIMAL_DIGITS_MAX))
         return _decimals(values, scale, precision)
     if field.get("type") == "bytes":
-        return pa.array([None if each is None else base64.b64decode(each) for each in values.to_pylist()], pa.binary())
+        return _bytes(values, pa.binary())
     return values
 
 
 def _decimals(values: pa.Array, scale: int, precision: int) -> pa.Array:
     """From base64 of the unscaled number, big-endian."""
     found = [
-        None if each is None else Decimal(int.from_bytes(base64.b64decode(each), "big", signed=True)).scaleb(-scale)
-        for each in values.to_pylist()
+        None if each is None else Decimal(int.from_bytes(each, "big", signed=True)).scaleb(-scale, _EXACT)
+        for each in _bytes(values, pa.binary()).to_pylist()
     ]
     return pa.array(found, pa.decimal128(precision, scale))
+
+
+def _bytes(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """From base64."""
+    found = [None if each is None else base64.b64decode(each, validate=True) for each in values.to_pylist()]
+    return pa.array(found, kind)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -389,9 +415,9 @@ def _as_declared(values: pa.Array, field: pa.Field, what: str) -> pa.Array:
         if pa.types.is_decimal(kind) and pa.types.is_string(values.type):
             return values.cast(kind)
         if pa.types.is_binary(kind) and pa.types.is_string(values.type):
-            return pa.array([None if each is None else base64.b64decode(each) for each in values.to_pylist()], kind)
+            return _bytes(values, kind)
         return values.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (ValueError, pa.ArrowNotImplementedError) as error:
         raise Invalid(
             f"column {field.name!r} of {what!r} is {values.type} and declared as {kind}, and cannot be read as that "
             f"({error}): let Debezium send schemas (value.converter.schemas.enable=true), or numbers as text "

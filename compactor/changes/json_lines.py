@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.json as pj
 
+from compactor.changes.change_batch import ChangesRefused, Int64s, Refusals
+from compactor.changes.conversion import failures
 from compactor.model.errors import Invalid
+from compactor.tabular.json_depth import refuse_deep_lines
 
 _BLOCK_BYTES = 16 * 1024 * 1024
 
@@ -39,27 +43,62 @@ def _events_of(line: bytes, number: int, source_name: str) -> Sequence[bytes]:
     return found
 
 
-def not_json(number: int, source_name: str, error: Exception) -> Invalid:
-    return Invalid(f"{source_name}, row {number + 1:,}: it is not JSON ({error})")
+def not_json(number: int, source_name: str, error: Exception) -> ChangesRefused:
+    return _refused_event(number, source_name, f"it is not JSON ({error})")
+
+
+def event_of(line: bytes, number: int, source_name: str) -> Mapping[str, Any]:
+    """Raises `ChangesRefused` for a line that is no JSON object."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise not_json(number, source_name, error) from error
+    if not isinstance(event, dict):
+        raise _refused_event(number, source_name, f"it is no change event but {type(event).__name__}")
+    return event
+
+
+def _refused_event(number: int, source_name: str, reason: str) -> ChangesRefused:
+    return ChangesRefused([f"{source_name}, row {number + 1:,}: {reason}"], {number: [reason]})
 
 
 def read_events(
-    lines: Sequence[bytes], schema: pa.Schema | None, source_name: str, *, only_these: bool = False
+    lines: Sequence[bytes],
+    numbers: Int64s,
+    schema: pa.Schema | None,
+    source_name: str,
+    *,
+    only_these: bool = False,
 ) -> pa.Table:
     """A column for each field. None of the lines is empty.
 
+    numbers     of the lines in their source
     schema      types of some fields; those of the others are inferred
     only_these  the others are left out
+
+    Raises `Invalid`, with the rows where they fail by themselves.
     """
-    body = b"\n".join(lines) + b"\n"
-    longest = max((len(line) for line in lines), default=0) + 2
     try:
-        return pj.read_json(
-            pa.py_buffer(body),
-            read_options=pj.ReadOptions(block_size=max(_BLOCK_BYTES, 2 * longest)),
-            parse_options=pj.ParseOptions(
-                explicit_schema=schema, unexpected_field_behavior="ignore" if only_these else "infer"
-            ),
+        return _parsed(lines, schema, source_name, only_these=only_these)
+    except (pa.ArrowInvalid, Invalid) as error:
+        failing = failures(
+            len(lines), lambda first, last: _parsed(lines[first:last], schema, source_name, only_these=only_these)
         )
-    except pa.ArrowInvalid as error:
+        refused = Refusals(source_name)
+        for reason, rows in failing.items():
+            refused.add(numbers[rows].tolist(), f"it is no change event of these columns ({reason})")
+        refused.raise_if_any()
         raise Invalid(f"{source_name} is no change feed of these columns: {error}") from error
+
+
+def _parsed(lines: Sequence[bytes], schema: pa.Schema | None, source_name: str, *, only_these: bool) -> pa.Table:
+    body = b"\n".join(lines) + b"\n"
+    refuse_deep_lines(source_name, body)
+    longest = max((len(line) for line in lines), default=0) + 2
+    return pj.read_json(
+        pa.py_buffer(body),
+        read_options=pj.ReadOptions(block_size=max(_BLOCK_BYTES, 2 * longest)),
+        parse_options=pj.ParseOptions(
+            explicit_schema=schema, unexpected_field_behavior="ignore" if only_these else "infer"
+        ),
+    )

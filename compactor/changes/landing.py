@@ -6,11 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from compactor.catalog.delta_files import FileVersion, read_rows, version_of_file
 from compactor.catalog.properties import TableProperties
-from compactor.changes.appending import ChangedTable, deltas_of_changes
+from compactor.changes.appending import BatchOfChanges, ChangedTable, batch_of_sources, reader_of
+from compactor.changes.change_batch import ChangeBatch
+from compactor.changes.latest import refuse_incomplete
+from compactor.changes.quarantine import Quarantine, read_applicable
+from compactor.changes.sources import FeedSource, open_feed
 from compactor.model.errors import Invalid
 from compactor.model.names import Operation
 from compactor.storage.location import StoreLocation
@@ -25,27 +30,49 @@ class LandingTable(ChangedTable, Protocol):
 
 @dataclass(frozen=True)
 class LandedFile:
-    """`file_id`: of this version of the file; its deltas' ids begin with it."""
+    """`file_id`: of this version of the file; its deltas' ids begin with it. What was quarantined is durable."""
 
     file_id: str
     deltas: Sequence[tuple[dict[str, str], pa.Table, str]]
     delta_ids: Sequence[str]
+    quarantined_rows: int
 
 
-def deltas_of_file(table: LandingTable, location: StoreLocation, uri: str, version: FileVersion) -> LandedFile:
-    """Reads the file, and says what is to be appended. Raises `Invalid` if it cannot be, or if the file was replaced
-    while it was read: then the newer version announces itself."""
+def deltas_of_file(
+    table: LandingTable, location: StoreLocation, uri: str, version: FileVersion, quarantine: Quarantine | None = None
+) -> LandedFile:
+    """Reads the file, and says what is to be appended. What of it is refused it quarantines, if there is a quarantine.
+
+    Raises `Invalid` if the file cannot be appended, or was replaced while it was read: then the newer version announces
+    itself.
+    """
     properties = table.properties
     file_id = f"{uri}@{version.etag or version.fingerprint}"
-    deltas: Sequence[tuple[dict[str, str], pa.Table, str]]
+    quarantines = quarantine is not None
     if properties.changes is not None:
-        keys = (properties.primary_keys, properties.sort_keys)
-        deltas, ids = deltas_of_changes(table, location, keys, [uri], properties.changes, file_id)
+        reader = reader_of(table, (properties.primary_keys, properties.sort_keys), properties.changes)
+        sources = open_feed(location, [uri], properties.changes, reader.feed_schema)
+        batch = batch_of_sources(reader, sources, file_id, quarantines=quarantines)
     else:
-        rows = read_rows(location, [uri], table.schema)
-        parts = table.partitioning.split(rows, uri)
-        deltas = [(partition, rows.take(numbers), Operation.UPSERT) for partition, numbers in parts]
-        ids = [file_id] * len(deltas)
+        rows = FeedSource(uri, read_rows(location, [uri], table.schema))
+        batch = _batch_of_rows(table, rows, file_id, quarantines=quarantines)
     if version_of_file(location, uri) != version:
         raise Invalid(f"{uri} was replaced while it was read: its newer version announces itself")
-    return LandedFile(file_id, deltas, ids)
+    if quarantine is not None and batch.refused:
+        quarantine.put(table.table_id, file_id, batch.refused)
+    return LandedFile(file_id, batch.deltas, batch.delta_ids, len(batch.refused))
+
+
+def _batch_of_rows(table: LandingTable, source: FeedSource, file_id: str, *, quarantines: bool) -> BatchOfChanges:
+    """Rows without a value of a partition key are refused: they have no place in the table."""
+
+    def read(source: FeedSource) -> ChangeBatch:
+        rows: pa.Table = source.content
+        changes = ChangeBatch(source.source_name, rows, np.zeros(rows.num_rows, np.bool_), np.arange(rows.num_rows))
+        refuse_incomplete(changes, table.partitioning, (), ())
+        return changes
+
+    changes, refused = read_applicable(source, read) if quarantines else (read(source), [])
+    parts = table.partitioning.split(changes.rows, source.source_name)
+    deltas = [(partition, changes.rows.take(numbers), Operation.UPSERT) for partition, numbers in parts]
+    return BatchOfChanges(file_id, deltas, [file_id] * len(deltas), refused)

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from compactor.catalog.partition_split import Partitioning
 from compactor.changes.change_batch import ChangeBatch, Int64s, Refusals
 from compactor.model.counts import SortKey
+from compactor.model.errors import Invalid
 from compactor.model.names import Operation, SortOrder
 
 
@@ -28,13 +29,9 @@ def latest_changes(
     """By partition, its upserts and its deletes, each in the order of their places. Deletes have key, partition and
     sort columns only.
 
-    changes    of each source, in the order in which they are applied where sort keys do not decide
+    changes    of each source, whole, in the order in which they are applied where sort keys do not decide
     sort_keys  columns that every source has
-
-    Raises `Invalid` for changes that are not whole.
     """
-    for each in changes:
-        _refuse_incomplete(each, partitioning, primary_keys, [key.column for key in sort_keys])
     rows = pa.concat_tables([each.rows for each in changes], promote_options="default")
     deletes = np.concatenate([each.deletes for each in changes])
     found: list[tuple[dict[str, str], pa.Table, Operation]] = []
@@ -49,16 +46,17 @@ def latest_changes(
     return found
 
 
-def _refuse_incomplete(
+def refuse_incomplete(
     changes: ChangeBatch, partitioning: Partitioning, primary_keys: Sequence[str], sort_columns: Sequence[str]
 ) -> None:
     """Raises `Invalid` for changes of which it is not known which row they are of, where it is, or, of a delete, when
     it was: with null it would be older than every row of its key. An upsert without order is of a full load."""
     refused = Refusals(changes.source_name)
+    if not changes.rows.num_rows:
+        return
     for name in (*primary_keys, *partitioning.columns, *sort_columns):
         if name not in changes.rows.column_names:
-            refused.add(changes.places.tolist(), f"there is no column {name!r}")
-            continue
+            raise Invalid(f"{changes.source_name} has no column {name!r}, without which no change can be applied")
         missing = np.asarray(changes.rows.column(name).is_null().to_numpy(zero_copy_only=False), np.bool_)
         if name in primary_keys:
             refused.add(changes.places[missing].tolist(), f"the key column {name!r} has no value")

@@ -82,7 +82,7 @@ def _names_of_events(lines: Sequence[bytes], paths: Sequence[str], source_name: 
         return pa.chunked_array([pa.nulls(len(lines), pa.string())])
     named = _named_fields(paths)
     explicit = pa.schema([*named, pa.field(_PAYLOAD, pa.struct(named))])
-    events = read_events([line for line in lines if line], explicit, source_name, only_these=True)
+    events = read_events([line for line in lines if line], numbers, explicit, source_name, only_these=True)
     columns = []
     for path in paths:
         plain = _field(events, path.split("."))

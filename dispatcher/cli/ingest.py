@@ -56,7 +56,10 @@ def ingest(
     answer(
         output,
         asdict(whole),
-        [f"{counted(whole.files, 'file')} taken in, {counted(whole.rows, 'row')}; {whole.refused:,} refused."],
+        [
+            f"{counted(whole.files, 'file')} taken in, {counted(whole.rows, 'row')}; {whole.refused:,} refused.",
+            *([f"{counted(whole.quarantined_rows, 'row')} quarantined."] if whole.quarantined_rows else ()),
+        ],
     )
     if whole.refused:
         raise typer.Exit(EXIT_FAILED)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import pyarrow as pa
 import typer
 
 from compactor.catalog.feed import parse_feed
-from compactor.catalog.table_appends import Delta
+from compactor.changes.appending import AppendedChanges
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid
@@ -147,6 +146,15 @@ def append(
             '{"format":"ops","column":"what"}, or `property`: as the table says. Rows find their partitions.'
         ),
     ] = None,
+    quarantine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="With --changes: the folder for changes that cannot be applied; a file has them and their reasons. "
+            "Default: the property `quarantine`; without either nothing is appended if there is such a change.",
+            show_default=False,
+        ),
+    ] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Append one delta to a partition stream; with --changes, a change feed's rows to their partitions."""
@@ -156,8 +164,11 @@ def append(
         if unused or operation is not Operation.UPSERT:
             raise Invalid(f"{', '.join(unused) or '--operation'}: leave it out, each change says that itself")
         feed = None if changes == "property" else parse_feed(changes)
-        _show_changes(table, lake.open().table(table).append_changes(files, feed, delta_id=delta_id), output)
+        added = lake.open().table(table).append_changes(files, feed, delta_id=delta_id, quarantine=quarantine)
+        _show_changes(table, added, output)
         return
+    if quarantine is not None:
+        raise Invalid("--quarantine is for the changes of a feed: give --changes, too, or leave it out")
     opened, wanted = named_partition(lake.open(), table, partition)
     delta = opened.append(
         wanted,
@@ -186,7 +197,7 @@ def append(
     )
 
 
-def _show_changes(table: str, deltas: Sequence[Delta], output: Output) -> None:
+def _show_changes(table: str, added: AppendedChanges, output: Output) -> None:
     figures = [
         {
             "partition": dict(delta.partition),
@@ -196,22 +207,14 @@ def _show_changes(table: str, deltas: Sequence[Delta], output: Output) -> None:
             "position": delta.position,
             "warnings": delta.warnings,
         }
-        for delta in deltas
+        for delta in added
     ]
-    lines = [f"{render_partition(each.partition)}: {each.operation} of {counted(each.rows, 'row')}." for each in deltas]
-    lines += [f"Warning: {each}." for each in dict.fromkeys(text for delta in deltas for text in delta.warnings)]
-    answer(
-        output,
-        {"table_id": table, "deltas": figures},
-        [
-            *(
-                f"{render_partition(each.partition)}: {each.operation} of {counted(each.rows, 'row')}."
-                for each in deltas
-            ),
-            *(f"Warning: {each}." for each in dict.fromkeys(text for delta in deltas for text in delta.warnings)),
-        ]
-        or ["There is no change in it."],
-    )
+    lines = [f"{render_partition(each.partition)}: {each.operation} of {counted(each.rows, 'row')}." for each in added]
+    lines += [f"Warning: {each}." for each in dict.fromkeys(text for delta in added for text in delta.warnings)]
+    if added.quarantined_rows:
+        lines.append(f"{counted(added.quarantined_rows, 'change')} quarantined in {added.quarantine_uri}.")
+    quarantined = {"quarantined_rows": added.quarantined_rows, "quarantine_uri": added.quarantine_uri}
+    answer(output, {"table_id": table, "deltas": figures, **quarantined}, lines or ["There is no change in it."])
 
 
 def retract(

@@ -1,9 +1,10 @@
 """Takes announced files in. The order of durable writes:
 
-    1  the delta files of all files that were collected, in the lake
-    2  one entry in the log of each partition stream that they have rows for
-    3  copies of messages of files that cannot be taken in, among the dead letters, with the reasons
-    4  the messages are deleted
+    1  changes that are refused, in the quarantine of a table that has one
+    2  the delta files of all files that were collected, in the lake
+    3  one entry in the log of each partition stream that they have rows for
+    4  copies of messages of files that cannot be taken in, among the dead letters, with the reasons
+    5  the messages are deleted
 
 A delta's id is the file's URI and version. So a file that is announced twice, or whose message comes again after a stop
 at any of these writes, is in exactly one delta of each stream.
@@ -12,13 +13,14 @@ at any of these writes, is in exactly one delta of each stream.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import structlog
 
 from compactor.catalog.delta_files import version_of_file
 from compactor.changes.landing import LandedFile, deltas_of_file
+from compactor.changes.quarantine import quarantine_of
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError
@@ -56,6 +58,7 @@ class Ingested:
     rows: int = 0
     superseded: int = 0
     refused: int = 0
+    quarantined_rows: int = 0
 
 
 @dataclass
@@ -111,7 +114,7 @@ class Ingest:
                 _log.warning("file_refused", message_id=message.message.message_id, reasons=message.reasons)
                 self._queue.dead_letter(message.message, message.reasons)
             self._queue.delete(message.message)
-        found = Ingested(done.messages, done.files, done.rows, done.superseded, refused)
+        found = replace(done, refused=refused)
         _log.info("files_ingested", **vars(found))
         return found
 
@@ -152,14 +155,16 @@ class Ingest:
         """All files of a table with one entry for each stream; if one of them cannot be appended, each by itself."""
         landed: list[tuple[LandedFile, Sequence[_Message]]] = []
         superseded = 0
+        location = self._lake.location
+        quarantine = quarantine_of(table.properties.quarantine, None, location, self._clock)
         for file in sorted(files, key=lambda each: (each.sequencer or "", each.uri)):
             try:
-                version = version_of_file(self._lake.location, file.uri)
+                version = version_of_file(location, file.uri)
                 if file.etag is not None and version.etag is not None and file.etag != version.etag.strip('"'):
                     _log.info("file_superseded", uri=file.uri, announced=file.etag, found=version.etag)
                     superseded += 1
                     continue
-                landed.append((deltas_of_file(table, self._lake.location, file.uri, version), files[file]))
+                landed.append((deltas_of_file(table, location, file.uri, version, quarantine), files[file]))
             except (Invalid, Corrupt, Denied) as error:
                 _refuse(files[file], file.uri, error)
         try:
@@ -167,8 +172,12 @@ class Ingest:
         except Invalid:
             landed = [each for each in landed if _is_taken_alone(table, *each)]
         rows = sum(part.num_rows for each, _ in landed for _, part, _ in each.deltas)
-        return Ingested(
-            done.messages, done.files + len(landed), done.rows + rows, done.superseded + superseded, done.refused
+        return replace(
+            done,
+            files=done.files + len(landed),
+            rows=done.rows + rows,
+            superseded=done.superseded + superseded,
+            quarantined_rows=done.quarantined_rows + sum(each.quarantined_rows for each, _ in landed),
         )
 
 

@@ -156,6 +156,15 @@ def test_the_changes_of_one_feed_go_to_their_tables(tmp_path: Path) -> None:
     assert printed.strip() == "[[{'id': 1, 'name': 'pen'}], [{'id': 1, 'usd': 2}]]"
 
 
+def test_refused_changes_are_quarantined_with_their_reasons(tmp_path: Path) -> None:
+    output = run(tmp_path, "sh", "-e", "-c", BLOCKS["changes_quarantine"], LITHIFY_LAKE=str(tmp_path / "lake"))
+    *_, appended, told, truncated, keyless = output.splitlines()
+    assert "upsert of 1 row." in appended
+    assert told.startswith(f"2 changes quarantined in file://{tmp_path}/refused/SHOP.CLIENTS.V1/clients.json-")
+    assert (json.loads(truncated)["row"], json.loads(keyless)["row"]) == (2, 3)
+    assert json.loads(keyless)["reasons"] == ["the key column 'id' has no value"]
+
+
 def test_a_column_says_what_each_row_does(tmp_path: Path) -> None:
     assert run(tmp_path, sys.executable, "-c", BLOCKS["changes_ops"]).strip() == "[{'item': 'a', 'left': 4}]"
 

@@ -237,6 +237,49 @@ def test_the_table_is_that_of_the_database(
         assert _rows(table, view="compacted") == rows
 
 
+REFUSED: dict[str, Row] = {
+    "envelopes": {"before": None, "after": None, "op": "t", "source": {"lsn": 5}},
+    "envelopes with schema": {"ddl": "alter table orders", "op": None, "before": None, "source": {"lsn": 5}},
+    "flattened": {"id": None, "region": "north", "v": 1, "__source_lsn": 5, "__op": "u", "__deleted": "false"},
+    "Maxwell": {"type": "table-alter", "database": "shop", "table": "orders", "xid": 5, "xoffset": 5},
+    "Canal": {"type": "ALTER", "isDdl": True, "data": None, "id": 5},
+}
+
+
+@pytest.mark.parametrize("feed", REFUSED)
+@settings(max_examples=10)
+@given(asked=steps, places=st.lists(st.integers(0, 60), min_size=1, max_size=6))
+def test_with_a_quarantine_the_table_is_that_of_the_feed_without_what_is_refused(
+    feed: str, asked: list[tuple[int, str, int | None, bool]], places: list[int]
+) -> None:
+    changes, rows = history(asked)
+    written_as, write = FEEDS[feed]
+    if not changes:
+        return
+    with TemporaryDirectory() as folder:
+        lake = DeltaCatalog.open(Path(folder) / "lake")
+        table = lake.create_table(
+            TABLE,
+            ["region"],
+            schema=pa.schema(COLUMNS),
+            primary_keys=["id"],
+            sort_keys=[("__source_lsn", "ascending")],
+            properties={"changes": written_as},
+        )
+        (file,) = write(changes, Path(folder) / "feed")
+        lines = file.read_text().splitlines()
+        for place in places:
+            lines.insert(place, json.dumps(REFUSED[feed]))
+        _written(file, lines)
+        added = table.append_changes([file], quarantine=Path(folder) / "refused")
+        assert _rows(table) == rows
+        assert added.quarantine_uri is not None
+        aside = [json.loads(line) for line in Path(added.quarantine_uri[7:]).read_text().splitlines()]
+        assert [each["change"] for each in aside] == [REFUSED[feed]] * len(places)
+        refused = json.dumps(REFUSED[feed])
+        assert [each["row"] for each in aside] == [at for at, line in enumerate(lines, 1) if line == refused]
+
+
 def _rows(table: Any, view: str = "merged") -> list[Row]:  # noqa: ANN401
     found = table.scan(view=view).to_table().select(["id", "region", "v"]).to_pylist()
     return sorted(found, key=lambda row: row["id"])

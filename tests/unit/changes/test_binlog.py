@@ -113,7 +113,7 @@ def test_events_that_stand_behind_each_other_are_told_apart() -> None:
 
 def test_an_order_that_the_events_lack_is_refused() -> None:
     assert refused(changes_of_maxwell, maxwell("insert", {"id": 1}), order=("__source_lsn",)) == (
-        "feed, row 1: it has no 'lsn', by which the table orders the rows of a key",
+        "the changes of feed have no 'lsn', by which the table orders the rows of a key",
     )
 
 

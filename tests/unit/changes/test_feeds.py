@@ -81,6 +81,28 @@ def test_types_follow_from_the_schema_of_the_events() -> None:
     assert found.rows.schema.field("price").type == pa.decimal128(9, 2)
 
 
+def test_a_decimal_keeps_all_of_its_digits_and_text_that_is_none_is_refused_with_its_row() -> None:
+    kind = {"name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "2"}}
+    row = {"type": "struct", "fields": [{"field": "price", "type": "bytes", **kind}]}
+    schema = {"type": "struct", "fields": [{**row, "field": "after"}, {"field": "op", "type": "string"}]}
+
+    def event(price: str) -> dict[str, object]:
+        return {"schema": schema, "payload": {"after": {"price": price}, "op": "c"}}
+
+    unscaled = 12345678901234567890123456789012345678
+    found = debezium(event(base64.b64encode(unscaled.to_bytes(16, "big")).decode()))
+    assert found.rows.column("price").to_pylist() == [Decimal(f"{unscaled // 100}.{unscaled % 100}")]
+    (reason,) = refused(event("AQ=="), event("12.5"), event("AQ=="))
+    assert reason.startswith("feed, row 2: column 'price' of 'after' is no org.apache.kafka.connect.data.Decimal")
+
+
+def test_a_line_that_is_nested_very_deep_is_refused_and_does_not_end_the_process() -> None:
+    deep = '{"before": null, "op": "c", "after": {"id": ' + "[" * 100_000 + "]" * 100_000 + "}}"
+    (reason,) = refused(upsert(id=1), deep)
+    assert reason.startswith("feed, row 2: it is no change event of these columns")
+    assert "nested deeper than 100" in reason
+
+
 def test_without_a_schema_types_are_the_table_s_and_an_epoch_is_in_their_unit() -> None:
     declared = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms")), ("price", pa.decimal128(9, 2))])
     found = debezium(upsert(id=1, at=1_500, price="1.25"), declared=declared)
@@ -96,11 +118,10 @@ def test_a_schema_that_changes_within_a_file_is_followed() -> None:
         schema = {"type": "struct", "fields": [{**row, "field": "after"}, {"field": "op", "type": "string"}]}
         return {"schema": schema, "payload": {"after": dict.fromkeys(names, 7), "op": "c"}}
 
-    assert debezium(event("id"), event("id", "more"), "null", event("id", "more")).rows.to_pylist() == [
-        {"id": 7, "more": None},
-        {"id": 7, "more": 7},
-        {"id": 7, "more": 7},
-    ]
+    events = (event("id"), event("id", "more"), "null", event("id", "more"))
+    expected = [{"id": 7, "more": None}, {"id": 7, "more": 7}, {"id": 7, "more": 7}]
+    assert debezium(*events).rows.to_pylist() == expected
+    assert debezium(upsert(id=1), *events).rows.to_pylist() == [{"id": 1, "more": None}, *expected]
 
 
 def test_a_row_that_moves_is_a_delete_of_what_it_was_and_an_upsert_after_it() -> None:
@@ -130,7 +151,7 @@ def test_an_event_that_is_no_whole_change_is_refused_with_its_row(event: object,
 
 def test_a_feed_without_the_table_s_order_is_refused() -> None:
     (reason,) = refused(upsert(id=1), sort_columns=("__source_scn",))
-    assert "its source has no 'scn', by which the table orders the rows of a key" in reason
+    assert "the changes of feed have no source.scn, by which the table orders the rows of a key" in reason
 
 
 def test_flattened_rows_that_do_not_tell_their_deletes_are_refused() -> None:
@@ -228,7 +249,7 @@ def test_a_batch_is_one_entry_for_each_partition_and_a_repeat_adds_nothing(table
         ({"id": [None], "day": ["1"], "seq": [1], "op": ["c"]}, "the delta, row 1: the key column 'id' has no value"),
         ({"id": [1], "day": [None], "seq": [1], "op": ["d"]}, "the delta, row 1: 'day' has no value, so its partition"),
         ({"id": [1], "day": ["1"], "seq": [None], "op": ["d"]}, "the delta, row 1: a delete has no value of 'seq'"),
-        ({"id": [1], "day": ["1"], "op": ["c"]}, "the delta, row 1: there is no column 'seq'"),
+        ({"id": [1], "day": ["1"], "op": ["c"]}, "the delta has no column 'seq', without which no change"),
     ],
 )
 def test_a_change_that_is_not_whole_keeps_the_batch_out(

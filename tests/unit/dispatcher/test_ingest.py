@@ -184,6 +184,24 @@ def test_what_cannot_be_taken_in_is_a_dead_letter_with_its_reason_and_the_others
         assert reason in reasons
 
 
+def test_with_a_quarantine_a_file_s_other_changes_are_taken_in(landing: Landing) -> None:
+    for table in (landing.orders, landing.stock):
+        table.set_properties({"quarantine": f"file://{landing.folder}/refused/"})
+    landing.land(
+        "orders/1.parquet",
+        {"op": "c", "id": 1, "day": "1", "v": 1},
+        {"op": "X", "id": 2, "day": "1", "v": 2},
+        announced=2,
+    )
+    landing.land("stock/1.parquet", {"id": 1, "day": "1", "v": 1}, {"id": 2, "day": None, "v": 2})
+    done = landing.take_all()
+    assert (done.refused, done.files, done.rows, done.quarantined_rows) == (0, 2, 2, 2)
+    assert landing.rows(landing.orders) == landing.rows(landing.stock) == [(1, 1)]
+    found = [json.loads(file.read_text()) for file in sorted((landing.folder / "refused").rglob("*.jsonl"))]
+    assert [(each["row"], each["change"]["id"]) for each in found] == [(2, 2), (2, 2)]
+    assert landing.queue.messages_left() == 0
+
+
 def test_a_folder_that_two_tables_name_is_taken_in_by_none(landing: Landing) -> None:
     landing.stock.set_properties({"landing": [f"file://{landing.folder}/orders/"]})
     landing.land("orders/1.parquet", {"op": "c", "id": 1, "day": "1", "v": 1})
@@ -222,10 +240,12 @@ def test_a_stop_at_any_write_leaves_each_file_in_exactly_one_delta(tmp_path: Pat
     def landed(name: str) -> Landing:
         (tmp_path / name).mkdir()
         found = Landing(tmp_path / name)
+        found.orders.set_properties({"quarantine": f"file://{tmp_path}/{name}/refused/"})
         for number in range(3):
             day = str(number % 2)
             found.land(f"stock/{number}.parquet", {"id": number, "day": day, "v": number}, announced=2)
-            found.land(f"orders/{number}.parquet", {"op": "c", "id": number, "day": day, "v": number})
+            orders: list[dict[str, object]] = [{"op": op, "id": number, "day": day, "v": number} for op in ("c", "X")]
+            found.land(f"orders/{number}.parquet", *orders)
         return found
 
     unhindered = landed("unhindered")
@@ -244,3 +264,4 @@ def test_a_stop_at_any_write_leaves_each_file_in_exactly_one_delta(tmp_path: Pat
         for table in (stopped.stock, stopped.orders):
             assert stopped.rows(table) == [(each, each) for each in range(3)]
             assert set(stopped.deltas(table).values()) == {1}
+        assert len(list((stopped.folder / "refused").rglob("*.jsonl"))) == 3
