@@ -11,10 +11,11 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,8 @@ _OPERATION, _DELETED = "__op", "__deleted"
 _ADDED = re.compile(r"__(op|deleted|table|db|schema|ts_ms|ts_us|ts_ns)")
 """Columns that flattening adds and that are no part of the row."""
 
-_MAY_BE_WRAPPED = re.compile(rb'\{\s*"schema"\s*:')
+_WRAPPED = (b'{"schema"', b'{ "schema"')
+"""How a line begins that may have the schema around its event."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,18 @@ class _Run:
 
 
 def changes_of_debezium(
-    body: bytes, declared: pa.Schema | None, sort_columns: Sequence[str], source_name: str
+    body: bytes, declared: pa.Schema | None, sort_columns: Sequence[str], needed: Collection[str], source_name: str
 ) -> ChangeBatch:
-    """`sort_columns`: of the table; those of the event's source are added to the rows.
+    """`needed`: the table's key and partition columns; `sort_columns`: those of the event's source are added to the
+    rows.
 
     Raises `Invalid`, with the rows, for events that are no change of a row, and for rows of which a value is missing.
     """
-    parts = [_changes_of_run(run, declared, sort_columns, source_name) for run in _runs(body, source_name) if run.lines]
+    parts = [
+        _changes_of_run(run, declared, sort_columns, needed, source_name)
+        for run in _runs(body, source_name)
+        if run.lines
+    ]
     if not parts:
         return ChangeBatch(source_name, pa.table({}), np.zeros(0, np.bool_), np.zeros(0, np.int64))
     return ChangeBatch(
@@ -69,23 +76,35 @@ def changes_of_debezium(
 
 def _runs(body: bytes, source_name: str) -> Iterator[_Run]:
     """Tombstones (`null`) and empty lines are left out: the delete before a tombstone says which row is gone."""
+    lines = lines_of(body, source_name)
     held: list[bytes] = []
     first, prefix, schema = 0, None, None
-    for number, stripped in enumerate(lines_of(body, source_name)):
+    for number, stripped in enumerate(lines):
         if not stripped:
             held.append(b"")
             continue
-        may_be_wrapped = schema is None and _MAY_BE_WRAPPED.match(stripped) is not None
-        if prefix is None or may_be_wrapped or not stripped.startswith(prefix):
+        if prefix is None or not stripped.startswith(prefix) or (schema is None and stripped.startswith(_WRAPPED)):
             its_prefix, its_schema = _schema_of(stripped, number, source_name)
             if its_prefix != prefix:
                 if held:
                     yield _Run(first, held, schema)
+                is_first = prefix is None
                 first, held = number, []
                 prefix, schema = its_prefix, its_schema
+                if is_first and _are_of_one_run(lines[number:], prefix, schema):
+                    held = lines[number:]
+                    break
         held.append(stripped)
     if held:
         yield _Run(first, held, schema)
+
+
+def _are_of_one_run(lines: Sequence[bytes], prefix: bytes, schema: object) -> bool:
+    """Whether all of them that are not empty begin so, and none may have a schema of its own."""
+    begin = sum(map(methodcaller("startswith", prefix), lines))
+    if schema is None and any(map(methodcaller("startswith", _WRAPPED), lines)):
+        return False
+    return bool(begin + lines.count(b"") == len(lines))
 
 
 def _schema_of(line: bytes, number: int, source_name: str) -> tuple[bytes, Mapping[str, Any] | None]:
@@ -93,7 +112,7 @@ def _schema_of(line: bytes, number: int, source_name: str) -> tuple[bytes, Mappi
     event = event_of(line, number, source_name)
     if event.keys() != {"schema", "payload"}:
         return b"{", None
-    found = _MAY_BE_WRAPPED.match(line)
+    found = re.match(rb'\{\s*"schema"\s*:', line)
     if found is None:
         raise Invalid(
             f"{source_name}, row {number + 1:,}: its payload stands before its schema; write the schema first"
@@ -105,7 +124,7 @@ def _schema_of(line: bytes, number: int, source_name: str) -> tuple[bytes, Mappi
 
 
 def _changes_of_run(
-    run: _Run, declared: pa.Schema | None, sort_columns: Sequence[str], source_name: str
+    run: _Run, declared: pa.Schema | None, sort_columns: Sequence[str], needed: Collection[str], source_name: str
 ) -> ChangeBatch:
     present = np.array([len(line) > 0 for line in run.lines], np.bool_)
     lines = [line for line in run.lines if line]
@@ -115,7 +134,7 @@ def _changes_of_run(
     refused = Refusals(source_name)
     events = _parsed(lines, numbers, run.schema, declared, source_name)
     if "op" in events.column_names and {"before", "after", "source"} & set(events.column_names):
-        changes = _of_envelopes(events, numbers, (run.schema, declared), sort_columns, refused, source_name)
+        changes = _of_envelopes(events, numbers, (run.schema, declared), (sort_columns, needed), refused)
     else:
         changes = _of_flattened(events, numbers, declared, refused, source_name)
     refused.raise_if_any()
@@ -153,10 +172,11 @@ def _of_envelopes(
     events: pa.Table,
     numbers: Int64s,
     types: tuple[Mapping[str, Any] | None, pa.Schema | None],
-    sort_columns: Sequence[str],
+    columns: tuple[Sequence[str], Collection[str]],
     refused: Refusals,
-    source_name: str,
 ) -> ChangeBatch:
+    """`columns`: the sort columns, and the needed ones."""
+    (sort_columns, needed), source_name = columns, refused.source_name
     operations = events.column("op").cast(pa.string())
     upserts, deletes = (mask_of(pc.is_in(operations, pa.array(each))) for each in (UPSERTS, DELETES))
     for operation in pc.unique(operations.filter(pa.array(~(upserts | deletes)))).to_pylist():
@@ -180,7 +200,7 @@ def _of_envelopes(
     if before is not None:
         parts.append((_with(before, added), deletes, True))
         if after is not None:
-            moved = upserts & _is_there(events, "before") & _differ(before, after)
+            moved = upserts & _is_there(events, "before") & _differ(before, after, needed)
             parts.append((_with(before, added), moved, True))
     if after is not None:
         parts.append((_with(after, added), upserts, False))
@@ -230,12 +250,11 @@ def _fields_of(schema: Mapping[str, Any], name: str) -> Sequence[Mapping[str, An
     return next((each.get("fields", ()) for each in schema.get("fields", ()) if each.get("field") == name), ())
 
 
-def _differ(before: pa.Table, after: pa.Table) -> Bools:
-    """Rows of which a column that the image before has is another after: `latest_changes` finds which of them matter,
-    since a delete of the same key and partition is followed by its upsert."""
+def _differ(before: pa.Table, after: pa.Table, needed: Collection[str]) -> Bools:
+    """Rows of which one of these columns was another before."""
     differ = np.zeros(after.num_rows, np.bool_)
-    for name in before.column_names:
-        if name in after.column_names:
+    for name in needed:
+        if name in before.column_names and name in after.column_names:
             differ |= mask_of(pc.not_equal(before.column(name), after.column(name)))
     return differ
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from operator import add, methodcaller
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pyarrow.json as pj
 from compactor.changes.change_batch import ChangesRefused, Int64s, Refusals
 from compactor.changes.conversion import failures
 from compactor.model.errors import Invalid
-from compactor.tabular.json_depth import refuse_deep_lines
+from compactor.tabular.json_depth import DEPTH_MAX, refuse_deep_lines
 
 _BLOCK_BYTES = 16 * 1024 * 1024
 
@@ -23,7 +24,7 @@ def lines_of(body: bytes, source_name: str) -> list[bytes]:
     Firehose writes events one behind the other, without a line's end: they are told apart here. Raises `Invalid`.
     """
     lines = [line.strip() for line in body.split(b"\n")]
-    if any(b"}{" in line for line in lines):
+    if b"}{" in body:
         lines = [event for number, line in enumerate(lines) for event in _events_of(line, number, source_name)]
     return [b"" if line == b"null" else line for line in lines]
 
@@ -92,9 +93,11 @@ def read_events(
 
 
 def _parsed(lines: Sequence[bytes], schema: pa.Schema | None, source_name: str, *, only_these: bool) -> pa.Table:
+    brackets = map(add, map(methodcaller("count", b"{"), lines), map(methodcaller("count", b"["), lines))
+    deep = [line for line, count in zip(lines, brackets, strict=True) if count > DEPTH_MAX]
+    refuse_deep_lines(source_name, b"\n".join(deep))
     body = b"\n".join(lines) + b"\n"
-    refuse_deep_lines(source_name, body)
-    longest = max((len(line) for line in lines), default=0) + 2
+    longest = max(map(len, lines), default=0) + 2
     return pj.read_json(
         pa.py_buffer(body),
         read_options=pj.ReadOptions(block_size=max(_BLOCK_BYTES, 2 * longest)),

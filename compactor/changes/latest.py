@@ -32,12 +32,14 @@ def latest_changes(
     changes    of each source, whole, in the order in which they are applied where sort keys do not decide
     sort_keys  columns that every source has
     """
-    rows = pa.concat_tables([each.rows for each in changes], promote_options="default")
+    rows = pa.concat_tables([each.rows for each in changes], promote_options="default").combine_chunks()
     deletes = np.concatenate([each.deletes for each in changes])
+    sort_columns = [key.column for key in sort_keys]
+    keyed = rows.select(list(dict.fromkeys([*primary_keys, *sort_columns])))
+    of_delete = list(dict.fromkeys([*primary_keys, *partitioning.columns, *sort_columns]))
     found: list[tuple[dict[str, str], pa.Table, Operation]] = []
-    of_delete = list(dict.fromkeys([*primary_keys, *partitioning.columns, *(key.column for key in sort_keys)]))
     for partition, numbers in partitioning.split(rows, changes[0].source_name):
-        last = numbers[_last_of_each_key(rows.take(numbers), primary_keys, sort_keys)]
+        last = numbers[_last_of_each_key(keyed.take(numbers), primary_keys, sort_keys)]
         upserts, deleted = last[~deletes[last]], last[deletes[last]]
         if len(upserts):
             found.append((partition, rows.take(upserts), Operation.UPSERT))
@@ -73,19 +75,32 @@ def refuse_incomplete(
 
 def _last_of_each_key(rows: pa.Table, primary_keys: Sequence[str], sort_keys: Sequence[SortKey]) -> Int64s:
     """Row numbers, ascending."""
+    if rows.num_rows == 0:
+        return np.zeros(0, np.int64)
     codes = np.zeros(rows.num_rows, np.int64)
-    for key in primary_keys:
+    for number, key in enumerate(primary_keys):
         encoded = rows.column(key).combine_chunks().dictionary_encode()
         within = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        codes = np.unique(codes * (len(encoded.dictionary) + 1) + within, return_inverse=True)[1].astype(np.int64)
+        codes = within if number == 0 else _renumbered(codes * len(encoded.dictionary) + within)
     ranks = [_ranks(rows.column(key.column), key) for key in sort_keys]
-    order = np.lexsort((*reversed(ranks), codes)) if ranks else np.argsort(codes, kind="stable")
-    is_last = np.append(np.diff(codes[order]) != 0, [True]) if len(order) else np.zeros(0, np.bool_)
-    return np.sort(order[is_last])
+    places = np.arange(rows.num_rows)
+    if len(ranks) > 1 or (ranks and (ranks[0][1:] < ranks[0][:-1]).any()):
+        places = np.lexsort(tuple(reversed(ranks)))
+    last = np.full(int(codes.max()) + 1, -1, np.int64)
+    last[codes[places]] = places  # of a code that is there again, NumPy keeps the last
+    return np.sort(last[last >= 0])
+
+
+def _renumbered(codes: Int64s) -> Int64s:
+    """The same codes from 0 on, without gaps, so that products of them stay small."""
+    return np.unique(codes, return_inverse=True)[1].astype(np.int64)
 
 
 def _ranks(column: pa.ChunkedArray, key: SortKey) -> Int64s:
     """int64 (rows,): greater for what survives; null and NaN are the lowest of all, as in a compaction."""
+    if pa.types.is_integer(column.type) and column.type != pa.uint64() and column.null_count == 0:
+        values = np.asarray(column.to_numpy(), np.int64)
+        return values if key.order is SortOrder.ASCENDING else ~values
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
     encoded = column.combine_chunks().dictionary_encode()

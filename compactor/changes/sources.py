@@ -93,11 +93,10 @@ class ChangeReader:
         if isinstance(content, pa.Table):
             is_of_dms = self.feed.format is FeedFormat.DMS
             return changes_of_dms(content, name) if is_of_dms else changes_of_rows(content, self.feed, name)
-        if self.feed.format is FeedFormat.DEBEZIUM:
-            return changes_of_debezium(content, schema, sort_columns, name)
-        of_binlog = changes_of_maxwell if self.feed.format is FeedFormat.MAXWELL else changes_of_canal
+        readers = {FeedFormat.DEBEZIUM: changes_of_debezium, FeedFormat.MAXWELL: changes_of_maxwell}
+        read = readers.get(self.feed.format, changes_of_canal)
         needed = [self._in_feed(each) for each in (*self.primary_keys, *self.partitioning.columns)]
-        return of_binlog(content, schema, sort_columns, needed, name)
+        return read(content, schema, sort_columns, needed, name)
 
     def _in_feed(self, name: str) -> str:
         names: Mapping[str, str] = {of_table: of_feed for of_feed, of_table in self.feed.columns.items()}

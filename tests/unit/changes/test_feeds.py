@@ -24,7 +24,7 @@ from compactor.model.errors import Invalid
 
 def debezium(*events: object, declared: pa.Schema | None = None, sort_columns: tuple[str, ...] = ()) -> ChangeBatch:
     body = "\n".join(each if isinstance(each, str) else json.dumps(each) for each in events)
-    return changes_of_debezium(body.encode(), declared, sort_columns, "feed")
+    return changes_of_debezium(body.encode(), declared, sort_columns, ("id", "day"), "feed")
 
 
 def refused(*events: object, **given: Any) -> tuple[str, ...]:  # noqa: ANN401
