@@ -129,7 +129,7 @@ bench: $(INSTALLED) $(MINISTACK)/.installed $(LANCE)/.installed  ## release: tim
 sla: $(INSTALLED)  ## release: how well time and money of sessions are predicted (ARGS="--sessions 150 --spark 12 --seed 1")
 	@$(BIN)/python -m tests.benchmarks.sla $(ARGS)
 
-sim: $(INSTALLED)  ## release: simulated dispatchers, crashes and races of sessions (ARGS="--dispatcher-seed 7" or "--seed 7" for one)
+sim: $(INSTALLED)  ## release: simulated dispatchers and keepers, crashes and races of sessions (ARGS="--dispatcher-seed 7", "--keeper-seed 7" or "--seed 7" for one)
 	@$(BIN)/python -m tests.simulation $(ARGS)
 
 chaos: $(INSTALLED)  ## release: three dispatchers under kills, stops, outages and rubbish (ARGS="--minutes 5 --seed 7 --s3 --spark")

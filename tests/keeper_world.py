@@ -1,7 +1,7 @@
 """A lake, a state, a queue and a dispatcher without sessions: what the keeper is tested against, in memory.
 
-Deltas and rounds are entries of the real logs, without files. The dispatcher takes every message that waits, and has
-each of its sessions commit a round, by the real formats of the job-run log.
+Deltas and rounds are entries of the real logs, and their files are objects of a few bytes. The dispatcher takes every
+message that waits, and has each of its sessions commit a round, by the real formats of the job-run log.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from compactor.catalog.actions import DeltaAdded, StreamAction, StreamVersionCreated
+from compactor.catalog.keys import CompactedFilePath, DeltaFilePath
 from compactor.catalog.snapshot import ReadPoint
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import Table
 from compactor.catalog.transaction import commit
 from compactor.events.relay import EventSink, NoSink
 from compactor.lake import DeltaCatalog
+from compactor.log.durable_log import DurableLog
 from compactor.model.counts import Watermark
 from compactor.model.errors import ErrorKind
 from compactor.model.files import DataFile
@@ -27,7 +30,9 @@ from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunSpec, SessionResult
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
+from dispatcher.keeper.decision_log import DECISION_LOG, DecisionLog, OpenDecision
 from dispatcher.keeper.keeper import Keeper
+from dispatcher.keeper.keys import DecisionLogFolder, lake_name
 from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings
 from dispatcher.records.job_run_log import (
     JobRunAccepted,
@@ -49,15 +54,17 @@ from tests.rounds import a_round
 ORDERS = "ACME.ORDERS.V1"
 ROOM = Resources(task_memory_bytes=1 << 30, tasks=2)
 ROW_BYTES = 100
+ActionT = TypeVar("ActionT")
 
 
 @dataclass(frozen=True)
 class RunAtWork:
-    """A job run that has begun and not ended."""
+    """A job run that has begun and not ended. `files`: what each of its sessions has written, in their order."""
 
     job_run_id: str
     sessions: tuple[tuple[PartitionStream, SessionPin], ...]
     begun_at_ms: int
+    files: tuple[str, ...]
 
 
 @dataclass
@@ -87,6 +94,25 @@ class KeeperWorld:
         given = {**properties, **({} if policy is None else {"compact_when": policy})}
         return self.lake.create_table(table_id, keys, primary_keys={"id"}, properties=given)
 
+    def services(
+        self,
+        *,
+        sink: EventSink | None = None,
+        state: ObjectStore | None = None,
+        lake: ObjectStore | None = None,
+        queue: MemoryQueue | None = None,
+        room: Room = ROOM,
+    ) -> KeeperServices:
+        """`state`, `lake`, `queue`: the same, as one keeper reaches them."""
+        return KeeperServices(
+            DeltaCatalog(lake or self.lake_store, self.clock),
+            JobRunStore(state or self.state, self.clock),
+            queue or self.queue,
+            room,
+            sink or NoSink(),
+            self.clock,
+        )
+
     def keeper(
         self,
         settings: KeeperSettings | None = None,
@@ -97,15 +123,8 @@ class KeeperWorld:
         queue: MemoryQueue | None = None,
         room: Room = ROOM,
     ) -> Keeper:
-        """Another one. `state`, `lake`, `queue`: the same, as this keeper reaches them."""
-        services = KeeperServices(
-            DeltaCatalog(lake or self.lake_store, self.clock),
-            JobRunStore(state or self.state, self.clock),
-            queue or self.queue,
-            room,
-            sink or NoSink(),
-            self.clock,
-        )
+        """Another one."""
+        services = self.services(sink=sink, state=state, lake=lake, queue=queue, room=room)
         return Keeper(services, settings or KeeperSettings())
 
     def append(
@@ -117,19 +136,35 @@ class KeeperWorld:
             position = 1 if active is None or active.last_position is None else active.last_position + 1
             created = StreamVersionCreated(stream_version=1, state=LifecycleState.ACTIVE)
             actions: list[StreamAction] = [] if active is not None else [created]
-            actions.append(self._delta(position, rows))
+            actions.append(self._delta(stream, position, rows))
             stream.log.append(lambda _, actions=actions: actions)  # type: ignore[misc]
 
-    def _delta(self, position: int, rows: int) -> DeltaAdded:
+    def _delta(self, stream: PartitionStream, position: int, rows: int) -> DeltaAdded:
+        path = DeltaFilePath(stream.folder, self.clock.new_id(), 1, ContentType.PARQUET).key
+        self.lake_store.put_if_absent(path, b"rows")
         return DeltaAdded(
             stream_version=1,
             position=position,
             operation=Operation.UPSERT,
             delta_id=f"delta {position}",
             content_digest="",
-            files=(_file(1, rows),),
+            files=(_file(1, path, rows),),
             at_ms=self.clock.now_ms(),
         )
+
+    # -- the keepers' logs
+
+    def decision_log(self, table_id: str = ORDERS) -> DecisionLog:
+        folder = DecisionLogFolder(lake_name(self.lake.location), table_id)
+        return DurableLog(self.state, folder.key, DECISION_LOG, self.clock)
+
+    def decisions(self, table_id: str, of: type[ActionT]) -> list[ActionT]:
+        """The actions of this type of the table's decision log."""
+        entries = self.decision_log(table_id).entries()
+        return [action for entry in entries for action in entry.actions if isinstance(action, of)]
+
+    def open_decisions(self, table_id: str) -> Mapping[str, OpenDecision]:
+        return self.decision_log(table_id).load().state.open
 
     # -- the dispatcher
 
@@ -176,24 +211,32 @@ class KeeperWorld:
         accepted = JobRunAccepted(spec=spec, content_digest="", message_id=message_id, sessions=pins)
         log.append(lambda _: [accepted, JobRunClaimed(owner="d1", epoch=1)])
         self.job_runs.append(job_run_id)
-        return RunAtWork(job_run_id, tuple(zip(streams, pins, strict=True)), self.clock.now_ms())
+        files = tuple(self.write_compacted_file(stream) for stream in streams)
+        return RunAtWork(job_run_id, tuple(zip(streams, pins, strict=True)), self.clock.now_ms(), files)
+
+    def write_compacted_file(self, stream: PartitionStream) -> str:
+        """As an attempt does before its commit: no entry names it yet."""
+        path = CompactedFilePath(stream.folder, 1, self.clock.new_id(), 1, ContentType.PARQUET, "0").key
+        self.lake_store.put_if_absent(path, b"rows")
+        return path
 
     def finish(self, run: RunAtWork, *, fails: bool = False, usd: float | None = None) -> None:
         """`usd`: what it costs, which its first session that succeeds is charged."""
         seconds = (self.clock.now_ms() - run.begun_at_ms) / 1000
         ends: list[SessionEnded] = []
-        for stream, pin in run.sessions:
+        for (stream, pin), path in zip(run.sessions, run.files, strict=True):
             end: SessionEnd = NothingToDo()
             if fails:
                 end = Failed(attempt=1, error_kind=ErrorKind.CRASHED, reasons=("it crashed",))
-            elif self.compact(stream, pin.source_position):
+            elif self.compact(stream, pin.source_position, path):
                 end = Succeeded(result=_result(pin, usd))
                 usd = None
             ends.append(SessionEnded(epoch=1, session_id=pin.session_id, end=end))
         self.records.log(run.job_run_id).append(lambda _: [*ends, _job_run_ended(ends, seconds)])
 
-    def compact(self, stream: PartitionStream, until: int | None = None) -> bool:
+    def compact(self, stream: PartitionStream, until: int | None = None, path: str | None = None) -> bool:
         """A round that leaves one file, of the deltas up to a position. False: there was nothing to do."""
+        path = path or self.write_compacted_file(stream)
         snapshot = stream.load().state
         active, compacted = snapshot.active, snapshot.compacted
         if active is None or active.last_position is None:
@@ -207,7 +250,9 @@ class KeeperWorld:
             self.commits[stream.table_id, str(stream), delta.position] += 1
         rows = sum(delta.files[0].rows for delta in pending) + (0 if compacted is None else compacted.rows)
         number = 1 if compacted is None else compacted.next_file_number
-        action = a_round(stream, self.clock.new_id(), [_file(number, rows)], list(compacted.files) if compacted else [])
+        action = a_round(
+            stream, self.clock.new_id(), [_file(number, path, rows)], list(compacted.files) if compacted else []
+        )
         processed = Watermark(position=last)
         action = action.model_copy(update={"processed": processed, "at_ms": self.clock.now_ms()})
         commit(stream, action, ReadPoint.of(snapshot))
@@ -221,10 +266,10 @@ def cost_of(usd: float) -> Cost:
     return Cost(**dict.fromkeys(parts, 0.0), instances_usd=usd, total_usd=usd, priced_on="2026-01-01")
 
 
-def _file(number: int, rows: int) -> DataFile:
+def _file(number: int, path: str, rows: int) -> DataFile:
     return DataFile(
         file_number=number,
-        path=f"file {number}",
+        path=path,
         content_type=ContentType.PARQUET,
         rows=rows,
         size_bytes=rows * ROW_BYTES,

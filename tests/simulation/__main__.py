@@ -1,9 +1,11 @@
-"""`make sim`: simulated dispatchers; crash points of a session in every way; random schedules of crashes and races.
+"""`make sim`: simulated dispatchers and keepers; crash points of a session in every way; random schedules of crashes
+and races.
 
-    python -m tests.simulation [--seed N] [--schedules N] [--dispatchers N] [--dispatcher-seed N]
+    python -m tests.simulation [--seed N] [--schedules N] [--dispatchers N] [--dispatcher-seed N] [--keepers N]
+                               [--keeper-seed N]
 
-A schedule follows from its seed alone, and a failure names it: `make sim ARGS="--seed 7"` runs that one again, and
-`make sim ARGS="--dispatcher-seed 7"` those dispatchers.
+A schedule follows from its seed alone, and a failure names it: `make sim ARGS="--seed 7"` runs that one again,
+`make sim ARGS="--dispatcher-seed 7"` those dispatchers, and `make sim ARGS="--keeper-seed 7"` those keepers.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from compactor.engine.local import local_spark
@@ -33,33 +35,39 @@ from tests.simulation.years import run_years
 
 SCHEDULES = 30
 DISPATCHERS = 2_000
+KEEPERS = 2_000
 Case = tuple[str, Callable[[Path], object]]
 
 
 def main() -> int:
     options = _parse()
-    wrong = [] if options.seed is not None else _simulate_dispatchers(options)
-    if options.dispatcher_seed is not None:
+    one = {"dispatcher": options.dispatcher_seed, "keeper": options.keeper_seed}
+    counts = {"dispatcher": options.dispatchers, "keeper": options.keepers}
+    is_one, wrong = any(seed is not None for seed in one.values()), list[int]()
+    for of, seed in one.items():
+        if options.seed is None and (seed is not None or not is_one):
+            first, last = (1, counts[of]) if seed is None else (seed, seed)
+            wrong += _simulate(of, first, last, options.ask if of == "dispatcher" else [])
+    if is_one:
         return 1 if wrong else 0
     return 1 if _simulate_sessions(options) or wrong else 0
 
 
-def _simulate_dispatchers(options: argparse.Namespace) -> list[int]:
-    """The seeds that went wrong."""
-    first, last = 1, options.dispatchers
-    if options.dispatcher_seed is not None:
-        first = last = options.dispatcher_seed
+def _simulate(of: str, first: int, last: int, asks: Sequence[str]) -> list[int]:
+    """The seeds that went wrong. `of`: dispatcher or keeper."""
+    if last < first:
+        return []
     started, digests, wrong = time.monotonic(), dict[int, str](), []
-    for each in run_seeds(first, last, processes=min(os.cpu_count() or 1, last - first + 1), asks=options.ask):
+    for each in run_seeds(first, last, min(os.cpu_count() or 1, last - first + 1), asks, f"{of}s"):
         digests[each.seed] = each.digest
         if each.wrong is not None:
             wrong.append(each.seed)
-            _say(f"--dispatcher-seed {each.seed}: WRONG: {each.wrong}")
+            _say(f"--{of}-seed {each.seed}: WRONG: {each.wrong}")
         if len(digests) % 100 == 0 or first == last:
-            _say(f"{len(digests):5} of {last - first + 1} seeds of dispatchers, the last is {each.seed} {each.digest}")
+            _say(f"{len(digests):5} of {last - first + 1} seeds of {of}s, the last is {each.seed} {each.digest}")
     whole = hashlib.sha256("".join(digests[seed] for seed in sorted(digests)).encode()).hexdigest()
     missing = (last - first + 1) - len(digests)
-    _say(f"dispatchers: {len(digests)} seeds, {len(wrong)} wrong, {missing} missing, hash of all logs {whole}, ")
+    _say(f"{of}s: {len(digests)} seeds, {len(wrong)} wrong, {missing} missing, hash of all logs {whole}, ")
     _say(f"in {time.monotonic() - started:.0f} s")
     return wrong if not missing else [*wrong, -1]
 
@@ -130,6 +138,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--schedules", type=int, default=SCHEDULES, help="how many random schedules (%(default)s)")
     parser.add_argument("--dispatchers", type=int, default=DISPATCHERS, help="seeds of dispatchers (%(default)s)")
     parser.add_argument("--dispatcher-seed", type=int, default=None, help="these dispatchers and nothing else")
+    parser.add_argument("--keepers", type=int, default=KEEPERS, help="seeds of keepers (%(default)s)")
+    parser.add_argument("--keeper-seed", type=int, default=None, help="these keepers and nothing else")
     parser.add_argument("--ask", action="append", default=[], help="see Ask in tests/simulation/dispatchers.py")
     return parser.parse_args()
 

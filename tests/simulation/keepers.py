@@ -1,50 +1,59 @@
-"""Two or three simulated keepers over days: everything in them is real but the services, the dispatcher and time.
+"""Two or three simulated keepers over two weeks, with writers, readers, and garbage collection: everything in them is
+real but the services, the dispatcher and time.
 
-A seed decides what is written, which policies the tables have, and what goes wrong: answers that are lost, a state and
-a queue that are away, messages that come late or twice, keepers that are killed before or after a write and that look
-while another one writes, job runs that fail, and that cost more than was expected. After `QUIET_DAYS` nothing goes
-wrong any more, and after the writers' end the keepers must come to an end. `violations` lists the broken invariants:
+A seed decides what is written and read, which policies the tables have, and what goes wrong: answers that are lost, a
+lake, a state and a queue that are away, messages that come late or twice, keepers that are killed before or after a
+write and that look while another one writes, job runs that fail, and that cost more than was expected. In the last
+`QUIET_DAYS` nothing goes wrong any more, and after the writers' end the keepers must come to an end. `violations` lists
+the broken invariants:
 
     no delta is compacted by two job runs, and no two job runs are at work on one stream
     no day's money is passed by more than the job run that was begun last
     no stream is behind its bound, where nothing goes wrong and there is money
+    no file is deleted that an entry, an attempt, or a reader within the grace period needs; garbage is
     after the last write there are finitely many decisions, and all of them end
 """
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from compactor.catalog.compact_when import CompactWhen
-from compactor.log.durable_log import DurableLog
+from compactor.maintenance.garbage import find_garbage, paths_of_snapshot
 from compactor.model.errors import LithifyError, Unavailable
+from compactor.planning.stream_figures import StreamFigures
 from compactor.planning.table_figures import read_figures
-from compactor.storage.object_store import ObjectEntry, ObjectStore
-from dispatcher.keeper.decision_log import DECISION_LOG, DecisionMade, DecisionState
+from compactor.storage.object_store import ObjectEntry, ObjectStore, UnfinishedWrite
+from dispatcher.keeper.decision_log import DecisionMade, DecisionState
+from dispatcher.keeper.expected import expected_cost
 from dispatcher.keeper.keeper import Keeper
-from dispatcher.keeper.keys import DecisionLogFolder, lake_name
 from dispatcher.keeper.table_keeper import KeeperSettings
+from dispatcher.keeper.upkeep import LakeUpkeep
 from dispatcher.records.history import day_of
 from launcher.sizing.cluster_choice import ClusterRoom
 from tests.fakes.faulty_store import Stopped
 from tests.fakes.memory_queue import MemoryQueue
 from tests.keeper_world import KeeperWorld, RunAtWork
 
-DAYS = 6.0
-QUIET_DAYS = 3.5
-WRITERS_END_DAYS = 5.0
-STEP_SECONDS = (30.0, 1_800.0)
+DAYS = 14.0
+QUIET_DAYS = 2.5
+WITHOUT_WRITERS_DAYS = 1.0
+STEP_SECONDS = (300.0, 7_200.0)
+QUIET_STEP_SECONDS = (30.0, 1_800.0)
 LOOK_SECONDS = 600.0
+GRACE_SECONDS = 86_400
+UPKEEP_SECONDS = 43_200.0
 SETTLED_SECONDS = 4 * 3_600.0
 """After the last fault and the last write: what was lost is sent again, and failures are tried again."""
 
 RUN_SECONDS = 1_500.0
 """The longest job run."""
 
-LATE_SECONDS = 2 * RUN_SECONDS + 1.2 * LOOK_SECONDS + 4 * STEP_SECONDS[1]
+LATE_SECONDS = 2 * RUN_SECONDS + 1.2 * LOOK_SECONDS + 4 * QUIET_STEP_SECONDS[1]
 """That a stream may be behind its bound where nothing goes wrong. A job run that has begun just before a delta ends, a
 keeper looks, the message is delivered, and the next one ends: each of the four is noticed at the next step."""
 
@@ -72,7 +81,7 @@ class _Chances:
 
 
 class KeepersStore:
-    """The state as one keeper reaches it. `meanwhile` is called before some writes: another keeper looks."""
+    """The state, or the lake, as one keeper reaches it. Before some writes another keeper looks."""
 
     def __init__(self, store: ObjectStore, world: Keepers, number: int) -> None:
         self._store = store
@@ -110,6 +119,18 @@ class KeepersStore:
     def delete(self, key: str) -> None:
         self._store.delete(key)
 
+    def delete_many(self, keys: Sequence[str]) -> dict[str, str]:
+        """It may end within the keys."""
+        done = self._world.chance.randint(0, len(keys))
+        self._store.delete_many(keys[:done])
+        self._world.before_a_write(self._number)
+        failed = self._store.delete_many(keys[done:])
+        self._world.after_a_write()
+        return failed
+
+    def unfinished(self) -> Iterator[UnfinishedWrite]:
+        return self._store.unfinished()
+
     def __getattr__(self, name: str) -> object:
         raise TypeError(f"a keeper's look calls {name}")
 
@@ -131,15 +152,55 @@ class KeepersQueue(MemoryQueue):
         return "message"
 
 
+@dataclass(frozen=True)
+class _Reader:
+    """Pinned a snapshot, and reads its files later."""
+
+    reads_at: float
+    stream: str
+    paths: Sequence[str]
+
+
+class KeeperProcess:
+    """One keeper, from its start until it is killed."""
+
+    def __init__(self, of: Keepers, number: int) -> None:
+        world = of.world
+        services = world.services(
+            state=KeepersStore(world.state, of, number),  # type: ignore[arg-type]
+            lake=KeepersStore(world.lake_store, of, number),  # type: ignore[arg-type]
+            queue=of.queue,
+            room=ClusterRoom(),
+        )
+        settings = KeeperSettings(upkeep_seconds=UPKEEP_SECONDS, grace_seconds=GRACE_SECONDS)
+        self._keeper = Keeper(services, settings)
+        self._upkeep = LakeUpkeep(services, settings, self._keeper.board)
+
+    def look(self) -> int:
+        """The decisions. Raises `Stopped`."""
+        try:
+            return self._keeper.look().decided
+        except LithifyError:
+            return 0  # the next look
+
+    def keep_up(self) -> int:
+        """The files that were deleted. Raises `Stopped`."""
+        try:
+            return self._upkeep.do_what_is_due().deleted_files
+        except LithifyError:
+            return 0  # the next time
+
+
 class Keepers:
     """One seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, days: float = DAYS) -> None:
+        self._days = days
         self.chance = random.Random(seed)
         self.world = KeeperWorld(remote=False)
         self.delays: list[tuple[int, str]] = []
         self.violations: list[str] = []
-        self.decisions = 0
+        self.decisions = self.deleted_files = 0
         self._begun_ms = self.world.clock.now_ms()
         self._chances = self.chance.choice(
             [_Chances(), _Chances(0.01, 0.01, 0.01, 0.1), _Chances(0.05, 0.05, 0.03, 0.3)]
@@ -149,13 +210,16 @@ class Keepers:
         self._at_work: list[tuple[float, RunAtWork]] = []
         self._spent: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
         self._policies: dict[str, CompactWhen] = {}
-        self._queue = KeepersQueue(self, self.world.queue)
-        self._keepers = [self._keeper(number) for number in range(self.chance.randint(2, 3))]
+        self._keeps_up = True
+        self._readers: list[_Reader] = []
+        self._payable_since: dict[tuple[str, str], float] = {}
+        self.queue = KeepersQueue(self, self.world.queue)
+        self._keepers = [KeeperProcess(self, number) for number in range(self.chance.randint(2, 3))]
         self._look_at = [self.chance.uniform(0, LOOK_SECONDS) for _ in self._keepers]
         self._make_tables()
 
     def _make_tables(self) -> None:
-        for number in range(self.chance.randint(1, 4)):
+        for number in range(self.chance.randint(1, 3)):
             table_id = f"ACME.T{number}.V1"
             keys = self.chance.choice([(), ("day",)])
             table = self.world.table(
@@ -165,10 +229,6 @@ class Keepers:
             assert policy is not None
             self._policies[table_id] = policy
 
-    def _keeper(self, number: int) -> Keeper:
-        store = KeepersStore(self.world.state, self, number)
-        return self.world.keeper(KeeperSettings(), state=store, queue=self._queue, room=ClusterRoom())  # type: ignore[arg-type]
-
     # -- time
 
     @property
@@ -177,18 +237,23 @@ class Keepers:
         return (self.world.clock.now_ms() - self._begun_ms) / 1000
 
     @property
+    def _quiet_from(self) -> float:
+        return (self._days - QUIET_DAYS) * 86_400
+
+    @property
     def is_quiet(self) -> bool:
-        return self.now >= QUIET_DAYS * 86_400
+        return self.now >= self._quiet_from
 
     def run(self) -> None:
-        while self.now < DAYS * 86_400:
-            self.world.clock.sleep(self.chance.uniform(*STEP_SECONDS))
-            if self.now < WRITERS_END_DAYS * 86_400:
+        while self.now < self._days * 86_400:
+            self.world.clock.sleep(self.chance.uniform(*(QUIET_STEP_SECONDS if self.is_quiet else STEP_SECONDS)))
+            if self.now < (self._days - WITHOUT_WRITERS_DAYS) * 86_400:
                 self._write()
             self._look()
             self._deliver()
             self._finish()
-            if self.now > QUIET_DAYS * 86_400 + SETTLED_SECONDS:
+            self._read()
+            if self.now > self._quiet_from + SETTLED_SECONDS:
                 self._check_lateness()
         self._check_end()
 
@@ -198,7 +263,7 @@ class Keepers:
         for table_id in self._policies:
             if self.chance.random() < 0.3:
                 keys = self.world.lake.table(table_id).partition_keys
-                partition = {key: str(self.chance.randrange(6)) for key in keys}
+                partition = {key: str(self.chance.randrange(4)) for key in keys}
                 self.world.append(table_id, partition, self.chance.choice([1, 10, 100]), self.chance.randint(1, 3))
 
     def _look(self) -> None:
@@ -209,12 +274,27 @@ class Keepers:
 
     def look(self, number: int) -> None:
         try:
-            self.decisions += self._keepers[number].look().decided
+            self.decisions += self._keepers[number].look()
+            if self._keeps_up:
+                self.deleted_files += self._keepers[number].keep_up()
         except Stopped:
-            self._keepers[number] = self._keeper(number)
+            self._keepers[number] = KeeperProcess(self, number)
             self._look_at[number] = self.now + self.chance.uniform(60.0, 7_200.0)
-        except LithifyError:
-            return  # the next look
+
+    def _read(self) -> None:
+        """Readers of before read now what they have pinned; another one may begin."""
+        for reader in [each for each in self._readers if each.reads_at <= self.now]:
+            self._readers.remove(reader)
+            self._check_files(f"a reader of {reader.stream}", reader.paths)
+        if self.chance.random() < 0.3:
+            table = self.world.lake.table(self.chance.choice(sorted(self._policies)))
+            partitions = table.partitions()
+            if partitions:
+                stream = table.stream(self.chance.choice(partitions))
+                paths = paths_of_snapshot(stream.load().state)
+                # A step is where it reads, so it is late by one.
+                lasts = self.chance.uniform(0.0, GRACE_SECONDS - STEP_SECONDS[1])
+                self._readers.append(_Reader(self.now + lasts, str(stream), paths))
 
     def _deliver(self) -> None:
         now_ms = self.world.clock.now_ms()
@@ -235,6 +315,7 @@ class Keepers:
             table_id, decision = made
             usd = (decision.expected_usd or 0.0) * self.chance.uniform(*self._expected)
             fails = not self.is_quiet and self.happens(0.05)
+            self._check_files(f"an attempt of {run.job_run_id}", run.files)
             self.world.finish(run, fails=fails, usd=usd)
             self._spent[table_id, day_of(self.world.clock.now_ms())].append(usd)
 
@@ -279,33 +360,62 @@ class Keepers:
         if meets:
             self.violations.append(f"two job runs are at work on {', '.join(meets)}")
 
+    def _check_files(self, who: str, paths: Sequence[str]) -> None:
+        missing = [path for path in paths if self.world.lake_store.read(path) is None]
+        if missing:
+            self.violations.append(f"{who} misses {missing[0]}")
+
     def _check_lateness(self) -> None:
         now_ms = self.world.clock.now_ms()
         for table_id, policy in self._policies.items():
-            if policy.resolved.usd_per_day is not None:
-                continue
             table, bound = self.world.lake.table(table_id), policy.lag_bound_seconds()
+            if bound is None:
+                continue
             for partition, figures in zip(table.partitions(), read_figures(table), strict=True):
-                lag = figures.lag_seconds(now_ms)
-                if bound is not None and lag > bound + LATE_SECONDS:
+                lag, key = figures.lag_seconds(now_ms), (table_id, str(partition))
+                if lag <= bound or not self._is_payable(table_id, figures):
+                    self._payable_since.pop(key, None)
+                elif min(lag - bound, self.now - self._payable_since.setdefault(key, self.now)) > LATE_SECONDS:
                     self.violations.append(f"{table_id} {partition} is {lag:,.0f} s behind")
 
+    def _is_payable(self, table_id: str, figures: StreamFigures) -> bool:
+        """Whether there is money for it, and none of it is being spent on the table's other streams."""
+        chosen = self._policies[table_id].resolved
+        if chosen.usd_per_day is None and chosen.max_usd is None:
+            return True
+        cost, state = expected_cost(figures, ClusterRoom(), is_remote=False).usd or 0.0, self._state(table_id)
+        if state.open or (chosen.max_usd is not None and cost > chosen.max_usd):
+            return False
+        return chosen.usd_per_day is None or state.spent_usd(self.world.clock.now_ms()) + cost <= chosen.usd_per_day
+
     def _check_end(self) -> None:
-        before = self.decisions
-        for _ in range(60):
-            self.world.clock.sleep(86_400)
-            for number in range(len(self._keepers)):
-                self.look(number)
-            self._deliver()
-            self.world.clock.sleep(1_800)
-            self._deliver()
-            self.world.clock.sleep(1_800)
-            self._finish()
+        for reader in self._readers:
+            self._check_files(f"a reader of {reader.stream}", reader.paths)
+        before, self._keeps_up = self.decisions, False
+        self._days_pass(30)
         late = self.decisions
-        for _ in range(80):
-            self.world.clock.sleep(86_400)
+        self._days_pass(20)
+        self._keeps_up = True
+        for _ in range(2):
+            self.world.clock.sleep(2 * GRACE_SECONDS)
+            self.look(0)
+        self._check_decisions(before, late)
+        for table_id in self._policies:
+            self._check_table(table_id)
+
+    def _days_pass(self, looks: int) -> None:
+        """Two days and an hour between two looks: in time a window of each hour is met."""
+        for _ in range(looks):
+            self.world.clock.sleep(2 * 86_400)
             for number in range(len(self._keepers)):
                 self.look(number)
+            for _step in range(2):
+                self._deliver()
+                self.world.clock.sleep(1_800)
+            self._finish()
+
+    def _check_decisions(self, before: int, late: int) -> None:
+        """`before` the last days, and `late` in them: so many decisions."""
         if self._at_work or self.delays:
             self.violations.append(f"there is no end: {len(self._at_work)} job runs, {len(self.delays)} messages")
         if self.decisions > late:
@@ -318,10 +428,14 @@ class Keepers:
         runs = [job_run_id for job_run_id, count in Counter(self.world.job_runs).items() if count > 1]
         if runs:
             self.violations.append(f"begun twice: {', '.join(runs)}")
-        for table_id in self._policies:
-            self._check_table(table_id)
 
     def _check_table(self, table_id: str) -> None:
+        for stream in map(self.world.lake.table(table_id).stream, self.world.lake.table(table_id).partitions()):
+            self._check_files(f"the last entry of {stream}", paths_of_snapshot(stream.load().state))
+        left = find_garbage(self.world.lake_store, table_id, self.world.clock, GRACE_SECONDS)
+        garbage = [file.key for each in left for file in each.garbage]
+        if garbage:
+            self.violations.append(f"{len(garbage)} files are garbage and stay, {garbage[0]} among them")
         state, made = self._state(table_id), self._decided(table_id)
         if state.open:
             self.violations.append(f"{table_id}: {len(state.open)} decisions have not ended")
@@ -332,18 +446,11 @@ class Keepers:
             if of == table_id and most is not None and sum(spent) - max(spent) > most:
                 self.violations.append(f"{table_id} has spent ${sum(spent):.2f} of ${most:.2f} on {day}")
 
-    def _log(self, table_id: str) -> DurableLog:  # type: ignore[type-arg]
-        folder = DecisionLogFolder(lake_name(self.world.lake.location), table_id)
-        return DurableLog(self.world.state, folder.key, DECISION_LOG, self.world.clock)
-
     def _state(self, table_id: str) -> DecisionState:
-        state = self._log(table_id).load().state
-        assert isinstance(state, DecisionState)
-        return state
+        return self.world.decision_log(table_id).load().state
 
     def _decided(self, table_id: str) -> Sequence[DecisionMade]:
-        entries = self._log(table_id).entries()
-        return [action for entry in entries for action in entry.actions if isinstance(action, DecisionMade)]
+        return self.world.decisions(table_id, DecisionMade)
 
     def _made(self, job_run_id: str) -> tuple[str, DecisionMade] | None:
         for table_id in self._policies:
@@ -352,9 +459,18 @@ class Keepers:
                 return table_id, found.made
         return None
 
+    @property
+    def digest(self) -> str:
+        """Of all decisions, and of how many files were deleted."""
+        decided = [each.job_run_id for table_id in sorted(self._policies) for each in self._decided(table_id)]
+        return hashlib.sha256(f"{decided} {self.deleted_files}".encode()).hexdigest()
 
-def run_keepers(seed: int) -> list[str]:
-    """The broken invariants of a seed."""
-    keepers = Keepers(seed)
-    keepers.run()
-    return keepers.violations
+
+def run_keepers(seed: int, days: float = DAYS) -> Keepers:
+    """A seed, with its broken invariants."""
+    keepers = Keepers(seed, days)
+    try:
+        keepers.run()
+    except Exception as error:  # noqa: BLE001  (any error: the other seeds still run)
+        keepers.violations.append(f"{type(error).__name__}: {error}")
+    return keepers

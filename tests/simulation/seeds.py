@@ -1,4 +1,4 @@
-"""Runs seeds of simulated dispatchers in processes of their own, since a process that simulates has no real threads."""
+"""Runs seeds of simulated dispatchers or keepers in processes of their own: one that simulates has no real threads."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ class SeedResult:
     wrong: str | None
 
 
-def run_seeds(first: int, last: int, processes: int = 1, asks: Sequence[str] = ()) -> Iterator[SeedResult]:
+def run_seeds(
+    first: int, last: int, processes: int = 1, asks: Sequence[str] = (), of: str = "dispatchers"
+) -> Iterator[SeedResult]:
     """As they end; each process takes an equal part, in one piece: heavy seeds have numbers that end alike."""
     bounds = [first + (last + 1 - first) * number // processes for number in range(processes + 1)]
     options = [argument for ask in asks for argument in ("--ask", ask)]
-    command = [sys.executable, "-m", "tests.simulation.run_dispatchers"]
+    command = [sys.executable, "-m", f"tests.simulation.run_{of}"]
     running = [
         subprocess.Popen(
             [*command, str(begin), str(end - 1), *options],

@@ -1,28 +1,135 @@
-"""A slice of the simulated keepers; more of it is `make sim`."""
+"""A slice of the simulated keepers; `make sim` has all of it. And keepers that look at the same moment."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+
 import pytest
 
-from dispatcher.keeper.decision_log import DecisionState
+from compactor.storage.object_store import ObjectEntry, ObjectStore
+from dispatcher.keeper.decision_log import DecisionMade, DecisionState
+from dispatcher.keeper.upkeep import LakeUpkeep, Upkeep
+from launcher.sizing.cluster_choice import ClusterRoom
+from tests.keeper_world import KeeperWorld
 from tests.simulation.keepers import run_keepers
+from tests.simulation.virtual_threads import Process, Scheduler
 
-SEEDS = 4
+SEEDS = 2
+DAYS = 4.0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, SEEDS + 1))
-def test_keepers_have_every_delta_compacted_once_in_time_and_within_its_money(seed: int) -> None:
-    assert run_keepers(seed) == []
+def test_keepers_have_every_delta_compacted_once_in_time_within_its_money_and_no_needed_file_deleted(seed: int) -> None:
+    assert run_keepers(seed, DAYS).violations == []
 
 
 @pytest.mark.slow
 def test_the_simulation_sees_a_keeper_that_forgets_what_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DecisionState, "streams_at_work", frozenset())
-    assert any("are at work on" in wrong or "behind" in wrong for wrong in run_keepers(3))
+    assert any("are at work on" in wrong or "behind" in wrong for wrong in run_keepers(3, DAYS).violations)
 
 
 @pytest.mark.slow
 def test_the_simulation_sees_a_keeper_that_forgets_what_was_spent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DecisionState, "spent_usd", lambda *_: 0.0)
-    assert any("has spent" in wrong for wrong in run_keepers(2))
+    assert any("has spent" in wrong for wrong in run_keepers(2, DAYS).violations)
+
+
+@pytest.mark.slow
+def test_the_simulation_sees_a_collection_without_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = LakeUpkeep.do_what_is_due
+
+    def hasty(self: LakeUpkeep) -> Upkeep:
+        monkeypatch.setattr(self, "_grace_seconds", 0.0)
+        return whole(self)
+
+    monkeypatch.setattr(LakeUpkeep, "do_what_is_due", hasty)
+    assert any("misses" in wrong for wrong in run_keepers(1, DAYS).violations)
+
+
+# ------------------------------------------------------------------------------------ two keepers, request by request
+
+POLICIES: tuple[object, ...] = (
+    {"pending_rows": 15},
+    {"lag_seconds": 1_200, "not_before_seconds": 600},
+    {"pending_rows": 1, "usd_per_day": 1.0},
+    {"pending_deltas": 2, "max_usd": 0.2, "match": "any", "lag_seconds": 3_600},
+)
+ROUNDS = 30
+
+
+class TurnsStore:
+    """A store before each of whose requests another process may go on."""
+
+    def __init__(self, store: ObjectStore, scheduler: Scheduler, chance: random.Random) -> None:
+        self._store = store
+        self._scheduler = scheduler
+        self._chance = chance
+        self.location = store.location
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        self._turn()
+        return self._store.put_if_absent(key, body)
+
+    def overwrite(self, key: str, body: bytes) -> None:
+        self._turn()
+        self._store.overwrite(key, body)
+
+    def read(self, key: str) -> bytes | None:
+        self._turn()
+        return self._store.read(key)
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        self._turn()
+        return self._store.read_range(key, start, length)
+
+    def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectEntry]:
+        self._turn()
+        return self._store.list(prefix, start_after)
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        self._turn()
+        return self._store.list_folders(prefix)
+
+    def _turn(self) -> None:
+        self._scheduler.sleep(self._chance.random())
+
+    def __getattr__(self, name: str) -> object:
+        raise TypeError(f"a keeper's look calls {name}")
+
+
+def decided(keepers: int, seed: int) -> list[list[str]]:
+    """What is decided after the writers' end, by table, in the order of each log. `seed`: of whose request is next."""
+    chance, scheduler, world = random.Random(seed), Scheduler(), KeeperWorld(remote=False)
+    tables = {f"ACME.T{number}.V1": policy for number, policy in enumerate(POLICIES)}
+    for table_id, policy in tables.items():
+        world.table(policy, table_id, ("day",), news_hints=True)
+        for day in range(3):
+            world.append(table_id, {"day": str(day)}, rows=10 * (day + 1), times=day + 1)
+    looks = [
+        world.keeper(
+            state=TurnsStore(world.state, scheduler, chance),  # type: ignore[arg-type]
+            lake=TurnsStore(world.lake_store, scheduler, chance),  # type: ignore[arg-type]
+            room=ClusterRoom(),
+        ).look
+        for _ in range(keepers)
+    ]
+    for number in range(ROUNDS):
+        for look in looks:
+            scheduler.spawn(Process("keeper"), lambda look=look: look() and None)  # type: ignore[misc]
+        scheduler.run(float("inf"), lambda: False, every=1e9)
+        world.dispatch(fails=number == 0, seconds=0.0)
+        world.clock.sleep(600.0)
+    scheduler.end()
+    assert set(world.commits.values()) == {1}
+    assert not any(world.open_decisions(table_id) for table_id in tables)
+    return [[each.job_run_id for each in world.decisions(table_id, DecisionMade)] for table_id in tables]
+
+
+def test_two_keepers_decide_the_same_in_any_order_of_their_requests_as_one() -> None:
+    alone = decided(1, 0)
+    assert all(alone)
+    for seed in range(1, 13):
+        assert decided(2, seed) == alone

@@ -8,13 +8,12 @@ from itertools import pairwise
 import pytest
 
 from compactor.catalog.compact_when import CompactWhen, Preset
-from compactor.log.durable_log import DurableLog
 from compactor.model.errors import Unavailable
 from compactor.planning.due import Due, NotDue, Postponed
 from compactor.storage.location import StoreLocation
 from dispatcher.keeper.deciding import PARTITIONS_PER_INSTRUCTION
-from dispatcher.keeper.decision_log import DECISION_LOG, DecisionAction, DecisionEnded, DecisionMade
-from dispatcher.keeper.keys import DecisionLogFolder, lake_name
+from dispatcher.keeper.decision_log import DecisionAction, DecisionEnded, DecisionMade
+from dispatcher.keeper.keys import lake_name
 from dispatcher.keeper.table_keeper import KeeperSettings
 from dispatcher.operations.lag_board import KEEPER_TROUBLES
 from dispatcher.records.history import day_of
@@ -35,9 +34,7 @@ def world() -> KeeperWorld:
 
 def actions(world: KeeperWorld, table_id: str = ORDERS) -> list[DecisionAction]:
     """Of the table's decision log."""
-    folder = DecisionLogFolder(lake_name(world.lake.location), table_id)
-    log = DurableLog(world.state, folder.key, DECISION_LOG, world.clock)
-    return [action for entry in log.entries() for action in entry.actions]
+    return [action for entry in world.decision_log(table_id).entries() for action in entry.actions]
 
 
 def made(world: KeeperWorld) -> list[DecisionMade]:
@@ -110,22 +107,6 @@ def test_two_keepers_that_look_at_the_same_time_decide_once(world: KeeperWorld) 
     assert one.look().decided + other.look().decided == 1
     assert len(made(world)) == 1
     assert world.queue.messages_left() == 1
-
-
-def test_two_keepers_decide_as_one_would() -> None:
-    def decided(*turns: int) -> list[str]:
-        world = KeeperWorld()
-        world.table({"pending_rows": 15}, keys=("day",))
-        keepers = [world.keeper(), world.keeper()]
-        for turn in turns:
-            world.append(partition={"day": "1"})
-            world.append(partition={"day": "2"}, rows=5)
-            keepers[turn].look()
-            world.dispatch()
-            world.clock.sleep(MINUTE)
-        return [each.job_run_id for each in made(world)]
-
-    assert decided(0, 0, 0, 0) == decided(0, 1, 0, 1) == decided(1, 1, 0, 0)
 
 
 def with_work() -> tuple[KeeperWorld, FaultyStore]:
