@@ -117,7 +117,11 @@ def _catalog_problem(status: int, reason: str, headers: Mapping[str, str]) -> Re
 
 async def _no_page(request: Request, error: HTTPException) -> Response:
     """What no route answers. Without it the reason would be FastAPI's own, and of no page."""
-    reason = f"there is no page {request.url.path}" if error.status_code == HTTPStatus.NOT_FOUND else error.detail
+    reason = (
+        f"there is no page {request.url.path}: the menu has all pages"
+        if error.status_code == HTTPStatus.NOT_FOUND
+        else error.detail
+    )
     if request.url.path.startswith("/api/"):
         return _problem(error.status_code, reason, error.headers or {})
     return HTMLResponse(Renderer.problem(error.status_code, reason), error.status_code, error.headers)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from compactor.lake import DeltaCatalog
 from compactor.log.durable_log import DurableLog
 from compactor.model.clock import Clock
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, LithifyError
 from compactor.storage.object_store import ObjectStore
 from dispatcher.intake.queue import Queue
 from dispatcher.keeper.decision_log import DECISION_LOG, DecisionLog
@@ -62,10 +62,12 @@ KEEPER_SECONDS = 86_400
 
 @dataclass(frozen=True)
 class QueueCounts:
-    """`dead_letters` None: the queue has no dead-letter queue."""
+    """`messages` None: the queue cannot be asked, for the reason in `failure`. `dead_letters` None: likewise, or it has
+    no dead-letter queue."""
 
-    messages: int
+    messages: int | None
     dead_letters: int | None
+    failure: str | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,10 @@ class Now:
     @property
     def ended_job_runs(self) -> list[JobRunView]:
         return [view for view in self.job_runs if view.status not in (*OPEN, UNREADABLE)]
+
+
+NOTHING_KNOWN = Now((), {}, (), (), {}, None)
+"""Of a state that cannot be read."""
 
 
 def _by_trouble(view: JobRunView) -> tuple[bool, bool, bool, float]:
@@ -276,11 +282,16 @@ class Readings:
     def _counted(self) -> QueueCounts | None:
         if self._queue is None:
             return None
-        messages = self._queue.messages_left()
+        try:
+            messages = self._queue.messages_left()
+        except LithifyError as error:
+            return QueueCounts(None, None, str(error))
         try:
             return QueueCounts(messages, self._queue.dead_letters().messages_left())
         except Invalid:
             return QueueCounts(messages, None)
+        except LithifyError as error:
+            return QueueCounts(messages, None, str(error))
 
 
 def refused_as_missing(error: Invalid) -> bool:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from compactor.model.errors import LithifyError
 from compactor.sessions.session_log import describe_progress
 from dispatcher.layout import age_text, count_text, partition_text, printable, time_text
 from dispatcher.operations.status import JobRunView
 from dispatcher.records.job_run_log import JobRunStatus
+from dispatcher.records.lag_samples import LagHour
 from dispatcher.web.gantt import gantt_of
 from dispatcher.web.lag_plot import lag_plot
 from dispatcher.web.money import money_chart
 from dispatcher.web.prediction import dots_of, misses_of, sla_line
-from dispatcher.web.readings import Readings
+from dispatcher.web.readings import NOTHING_KNOWN, Readings
 from dispatcher.web.shared import Reading
 from dispatcher.web.table_readings import privacy_waits
 from dispatcher.web.troubles import troubles_of
@@ -36,6 +38,9 @@ PAGES: Mapping[str, str] = {
 
 MISSES_SHOWN = 20
 _FOLDER = Path(__file__).parent
+
+
+ValueT = TypeVar("ValueT")
 
 
 class Renderer:
@@ -74,39 +79,63 @@ class Renderer:
         return self._render("job_run", reading, gantt=gantt)
 
     def table(self, table_id: str) -> str:
-        reading = self._readings.table(table_id)
-        one = reading.value
-        now = self._readings.now().value
+        """What is read beside the table's own logs may fail: the rest is shown."""
+        reading, readings = self._readings.table(table_id), self._readings
+        one, no_decisions, no_hours = reading.value, list[dict[str, object]](), tuple[LagHour, ...]()
+        decisions = self._or_failed(lambda: readings.decisions(table_id), no_decisions)
+        hours = self._or_failed(lambda: readings.lag_hours(table_id), no_hours)
+        now = self._or_failed(readings.now, NOTHING_KNOWN)
         return self._render(
             "table",
             reading,
+            beside=(decisions, hours, now),
             properties=one.table.properties.model_dump(mode="json", exclude={"compact_when"}, exclude_defaults=True),
             policy=one.table.properties.compact_when,
-            job_runs=[view for view in now.job_runs if table_id in (view.table, view.destination)],
-            waits=list(privacy_waits(one.lag, one.table, self._readings.commands)),
-            decisions=self._readings.decisions(table_id).value,
-            plot=lag_plot(self._readings.lag_hours(table_id).value),
+            job_runs=[view for view in now.value.job_runs if table_id in (view.table, view.destination)],
+            waits=list(privacy_waits(one.lag, one.table, readings.commands)),
+            decisions=decisions.value,
+            plot=lag_plot(hours.value),
         )
+
+    def _or_failed(self, read: Callable[[], Reading[ValueT]], otherwise: ValueT) -> Reading[ValueT]:
+        try:
+            return read()
+        except LithifyError as error:
+            now_ms = self._readings.now_ms()
+            return Reading(otherwise, now_ms, str(error), now_ms)
 
     def table_log(self, table_id: str, partition: str, before: int | None) -> str:
         return self._render("table_log", self._readings.table_log(table_id, partition, before))
 
     def snapshot(self) -> str:
         """One page with all of them, for a ticket or a mail: it needs nothing beside it."""
-        parts = [(name, _main(self.page(name))) for name in PAGES.values()]
+        parts = [(name, self._part(name)) for name in PAGES.values()]
         style = (_FOLDER / "static" / "page.css").read_text()
         now_ms = self._readings.now_ms()
         return self._environment.get_template("snapshot.html").render(parts=parts, style=style, at_ms=now_ms)
 
+    def _part(self, name: str) -> str:
+        """Of a snapshot: a page that cannot be read says why."""
+        try:
+            return _main(self.page(name))
+        except LithifyError as error:
+            return _main(self.problem(503, f"{name.replace('_', ' ')}: {error}"))
+
     @staticmethod
     def problem(status: int, reason: str) -> str:
-        return _environment().get_template("problem.html").render(status=status, reason=reason, name="", reading=None)
+        return (
+            _environment()
+            .get_template("problem.html")
+            .render(status=status, reason=reason, name="", reading=None, beside=())
+        )
 
-    def _render(self, name: str, reading: Reading[Any], **values: object) -> str:
+    def _render(self, name: str, reading: Reading[Any], beside: Sequence[Reading[Any]] = (), **values: object) -> str:
+        """`beside`: readings that the page needs less than its own."""
         now_ms = self._readings.now_ms()
         return self._environment.get_template(f"{name}.html").render(
             name=name,
             reading=reading,
+            beside=beside,
             value=reading.value,
             now_ms=now_ms,
             commands=self._readings.commands,
@@ -116,7 +145,11 @@ class Renderer:
 
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(_FOLDER / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=FileSystemLoader(_FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        auto_reload=False,  # an upgrade of the package under a running server must not mix two releases
     )
     environment.globals["menu"] = [(path, name) for path, name in PAGES.items()]
     environment.filters |= {

@@ -50,7 +50,8 @@ def troubles_of(now: Now, commands: Commands, now_ms: int) -> list[PageTrouble]:
 def _of_dispatchers(now: Now, commands: Commands, now_ms: int) -> Iterator[PageTrouble]:
     silent = [each for each in now.dispatchers if each.is_silent(now_ms)]
     if len(silent) == len(now.dispatchers):
-        waiting = f" ({counted(now.queue.messages, 'message')})" if now.queue is not None else ""
+        messages = None if now.queue is None else now.queue.messages
+        waiting = "" if messages is None else f" ({counted(messages, 'message')})"
         what = f"No dispatcher runs on this state: instructions wait in the queue{waiting}."
         yield PageTrouble(what, command=commands.dispatch())
     for each in silent:
@@ -81,6 +82,8 @@ def _of_keepers(now: Now, commands: Commands, now_ms: int) -> Iterator[PageTroub
 
 
 def _of_dead_letters(now: Now, commands: Commands, now_ms: int) -> Iterator[PageTrouble]:
+    if now.queue is not None and now.queue.failure is not None:
+        yield PageTrouble(f"The queue cannot be asked: {now.queue.failure}")
     if now.queue is not None and now.queue.dead_letters:
         count = counted(now.queue.dead_letters, "message")
         yield PageTrouble(f"The dead-letter queue has {count}.", None, commands.redrive(), "/dead-letters")

@@ -11,7 +11,7 @@ import pytest
 from markupsafe import escape
 
 from compactor.log.durable_log import Entry
-from compactor.model.errors import Invalid
+from compactor.model.errors import Denied, Invalid
 from dispatcher.operations.retry import begin_retry, plan_retry
 from dispatcher.records.job_run_log import JobRunAction
 from dispatcher.records.keys import PausedObject
@@ -208,6 +208,34 @@ def test_what_is_not_there_is_said_with_what_to_do(served: Served, path: str) ->
     assert answer.status_code == 404
     assert "there is no" in answer.text
     assert any(what in answer.text for what in ("lithify status", "check its id"))
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/api/v1/nothing", "/static/nothing.css"])
+def test_a_page_that_there_is_not_is_said_to_people_and_to_programs(served: Served, path: str) -> None:
+    answer = served.client.get(path)
+    assert answer.status_code == 404
+    assert "there is no" in answer.text
+    assert "unsafe" not in answer.headers["content-security-policy"]
+
+
+def test_a_queue_that_cannot_be_asked_is_a_trouble_and_no_more(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> int:
+        raise Denied("no right to ask for its attributes")
+
+    monkeypatch.setattr(served.desk.queue, "messages_left", refused)
+    job_run_id = served.compacted()
+    for path in ("/", "/dead-letters"):
+        assert "The queue cannot be asked: no right to ask for its attributes" in served.page(path)
+    assert job_run_id in served.page("/")
+
+
+def test_a_snapshot_of_a_lake_without_rights_has_the_rest(served: Served) -> None:
+    job_run_id = served.compacted()
+    for verb in ("read", "list", "list_folders"):
+        served.lake_store.fail(verb, times=None, error=Denied)
+    html = Renderer(served.readings).snapshot()
+    assert job_run_id in html
+    assert "tables: the store failed before" in html
 
 
 def test_nothing_is_written_and_other_hosts_and_callers_are_refused(tmp_path: Path) -> None:

@@ -159,6 +159,17 @@ def test_a_table_that_cannot_be_read_says_so_and_the_others_are_shown(served: Se
     assert served.client.get(f"/tables/{OTHER}").status_code == 503
 
 
+def test_a_table_is_shown_without_what_the_state_cannot_give(served: Served) -> None:
+    served.desk.append([{"id": 1}])
+    served.state.fail("read", "keeper/", times=None, error=Denied)
+    served.state.fail("list", "keeper/", times=None, error=Denied)
+    served.state.fail("list", "history/lag/", times=None)
+    html = served.page(f"/tables/{TABLE}")
+    assert html.count("A part of this page could not be read since") == 2
+    assert "<h2>Streams</h2>" in html
+    assert 'class="scroll"' in html
+
+
 def test_pages_of_tables_cost_no_more_than_their_share_however_many_look(served: Served) -> None:
     served.compacted()
     for days in range(3):
