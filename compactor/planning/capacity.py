@@ -3,9 +3,9 @@ launched, with both figures and what to change. Pure.
 
     driver   a count for each hash bucket and source file of a round
     scratch  the records of a round of one file, since files are not cut between rounds; of a rehash, all index rows
-    task     a row group that is held whole while Arrow reads it
+    task     a row group that is held whole while Arrow reads it; a hash bucket that is rehashed
 
-The rows of a task need no check here: `size_session` makes rounds as small as they have to be, and refuses an index
+The rows of a round need no check here: `size_session` makes rounds as small as they have to be, and refuses an index
 that fits no bucket.
 """
 
@@ -17,7 +17,17 @@ from enum import Enum, auto
 
 from compactor.model.errors import Invalid
 from compactor.model.names import counted
-from compactor.planning.sizing import FILES_PER_ROUND_MIN, ROW_INDEX_BYTES, Sizing, rows_in_memory, scratch_bytes
+from compactor.planning.sizing import (
+    FILES_PER_ROUND_MIN,
+    INDEX_BYTES_PER_ROW,
+    ROW_INDEX_BYTES,
+    Sizing,
+    rows_in_memory,
+    scratch_bytes,
+)
+
+ORDER_BYTES = 8
+"""Bytes of an index row's place in the order of new hash buckets, while its old bucket is divided."""
 
 
 class Scarce(Enum):
@@ -100,8 +110,19 @@ def _of_scratch(sizing: Sizing) -> Iterator[Shortage]:
 
 
 def _of_task(sizing: Sizing) -> Iterator[Shortage]:
-    needed = sizing.size.held_row_group_bytes
+    size, needed = sizing.size, sizing.size.held_row_group_bytes
     have = int(sizing.resources.task_memory_bytes / sizing.share_of_memory)
+    if sizing.rehash_scratch_bytes:
+        per_row = INDEX_BYTES_PER_ROW + size.sort_values_bytes + ORDER_BYTES
+        of_bucket = -(-size.index_rows * per_row // (size.inherited_hash_bucket_count or 1))
+        if of_bucket > have:
+            yield Shortage(
+                Scarce.TASK,
+                f"{counted(size.index_rows, 'index row')} are rehashed from "
+                f"{counted(size.inherited_hash_bucket_count or 1, 'hash bucket')}, each of which one task reads: that "
+                f"is at least {of_bucket:,} bytes, and a task has {have:,} bytes of memory",
+                "give each task more memory for this rehash: more in all, or fewer tasks side by side",
+            )
     if needed > have:
         yield Shortage(
             Scarce.TASK,

@@ -79,6 +79,7 @@ def join_bucket(step: RehashStep, hash_bucket: int, blocks: Iterable[IndexRows])
     if not pieces:
         return JoinedBucket((), sending)
     rows = IndexRows.concatenate(pieces)
+    pieces.clear()  # else each row would be in memory three times
     rows = rows.take(digest_order(rows.digests))
     task_attempt = new_task_attempt(SystemClock())
     files = write_bucket(

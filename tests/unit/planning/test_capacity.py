@@ -56,6 +56,15 @@ def test_a_rehash_whose_rows_fit_no_scratch_folder_is_refused() -> None:
     assert "which have 31,000,000,000" in said
 
 
+def test_a_hash_bucket_that_no_task_reads_whole_is_not_rehashed() -> None:
+    one_bucket = replace(SMALL, index_rows=10**9, inherited_hash_bucket_count=1)
+    roomy = replace(MACHINE, task_memory_bytes=40 * 10**9)
+    check_capacity(size_session(one_bucket, roomy, 80, None))
+    said = refusal(one_bucket, replace(roomy, task_memory_bytes=39 * 10**9), 80)
+    assert "1,000,000,000 index rows are rehashed from 1 hash bucket, each of which one task reads" in said
+    assert "at least 40,000,000,000 bytes, and a task has 39,000,000,000 bytes of memory: give each task more" in said
+
+
 @given(st.integers(10_000, 10**6), st.integers(10, 10_000), st.integers(0, 10**9))
 def test_the_hash_buckets_that_a_refused_driver_is_told_do_fit_it_and_hold_the_index(
     compacted_files: int, hash_buckets: int, index_rows: int
