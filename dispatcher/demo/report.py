@@ -12,9 +12,25 @@ from dispatcher.demo import tpch
 from dispatcher.demo.environment import DemoEnvironment
 from dispatcher.demo.scenario import ORDERS_JOB_RUN
 from dispatcher.demo.stand_ins import AWS_VARIABLES, BUCKET, REGION
-from dispatcher.layout import HEADING, PARTITION, Column, Line, count_text, data_columns, seconds_text, table_lines
+from dispatcher.layout import (
+    HEADING,
+    PARTITION,
+    Column,
+    Line,
+    count_text,
+    data_columns,
+    seconds_text,
+    table_lines,
+    word_text,
+)
 from dispatcher.operations.status import JobRunView
 from launcher.outcomes import Succeeded
+
+
+def _place(cluster: object) -> str:
+    """What ran a session, without where its output is."""
+    return word_text(cluster).partition(",")[0]
+
 
 _SESSION_COLUMNS = (
     PARTITION,
@@ -24,6 +40,7 @@ _SESSION_COLUMNS = (
     Column("rows_deleted", "deleted", count_text),
     Column("seconds", show=seconds_text),
     Column("expected_sla", "expected", seconds_text),
+    Column("cluster", "place", _place),
 )
 
 
@@ -31,7 +48,7 @@ def sessions_table(views: Sequence[JobRunView], width: int | None) -> Iterator[L
     """A line for each session that succeeded, and one for their sum."""
     records = [
         {
-            **session.model_dump(include={"partition", "delta_rows", "rows_out", "seconds", "expected_sla"}),
+            **session.model_dump(include={"partition", "delta_rows", "rows_out", "seconds", "expected_sla", "cluster"}),
             "rows_deduplicated": session.end.result.rows_deduplicated,
             "rows_deleted": session.end.result.rows_deleted,
         }

@@ -46,6 +46,10 @@ def test_the_demo_compacts_both_tables_and_its_commands_work_after_it(tmp_path: 
     assert done.stdout.count("\nright  ") == 2
     assert "78010912  1995-04-04  DELIVERED" in done.stdout
     assert done.stdout.count("session.succeeded") == 9
+    lines = done.stdout.splitlines()
+    table = lines[lines.index("What the sessions did") + 1 :][:11]
+    assert table[0].endswith(" place")
+    assert all(" worker process " in line for line in table[1:-1]), table
     assert [path.name for path in tmp_path.iterdir()] == [".lithify-demo"]
 
     commands = printed_commands(done.stdout)
