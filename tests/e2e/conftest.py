@@ -38,6 +38,7 @@ from dispatcher.running.job_run_controller import JobRunControllerSettings
 from dispatcher.service import ServiceSettings
 from dispatcher.workflow.dispatcher_task import DispatcherTask
 from launcher.clusters import AwsCluster
+from launcher.clusters.workers import Workers
 from tests.fakes.dispatch_desk import FOLLOWS_SPEED, QUICK, TABLE
 from tests.fakes.memory_glue import MemoryGlue
 from tests.fakes.small_cluster import Behaviour, SmallCluster
@@ -214,8 +215,9 @@ class House:
         on_aws: AwsCluster | None = None,
         cluster_sweep_seconds: float = ServiceSettings.cluster_sweep_seconds,
         task: DispatcherTask | None = None,
+        workers: Workers | None = None,
     ) -> Callable[[threading.Event], object]:
-        """`on_aws`: in place of the house's own cluster."""
+        """`on_aws`: in place of the house's own cluster. `workers`: for small sessions; None: there are none."""
         room = self.mailroom
         sink = SnsSink.open(room.topic_arn, self.clock, endpoint_url=room.endpoint_url, patient=False)
         outside = ExternalServices(
@@ -230,6 +232,7 @@ class House:
             owner=self.clock.new_id(),
             clock=self.clock,
             listing=on_aws,
+            workers=workers,
         )
         settings = DispatcherSettings(
             intake=IntakeSettings(admission=Admission(own_lake=self.lake.location), put_back_seconds=0),

@@ -6,6 +6,7 @@ What the same way costs with processes, kills and a real Spark is in `tests/spar
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,17 +24,19 @@ from compactor.model.clock import SystemClock
 from compactor.planning.bundle_plan import BundlePlan
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan
+from compactor.planning.where_to_run import WorkerPool
 from compactor.sessions.keys import BundleFolder, SessionFolder
 from compactor.storage.location import StoreLocation
 from compactor.storage.opening import open_store
 from dispatcher.records.job_run_events import SessionPlannedEvent
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
+from launcher.clusters.workers import Workers, WorkersSettings
 from launcher.poller import PollerSettings
 from launcher.spark_job import InFlight, SparkJob, job_name
 from tests.conftest import Command
 from tests.contract.cluster_places import AwsService, Does, EmrPlace, EmrServerlessPlace
-from tests.e2e.conftest import House, Mailroom
+from tests.e2e.conftest import REPOSITORY, House, Mailroom
 from tests.fakes.dispatch_desk import instruction
 from tests.fakes.emr_account import (
     NO_CAPACITY,
@@ -120,6 +123,28 @@ def test_a_document_becomes_a_compacted_table_on_a_cluster_of_its_own(
     assert groups["CORE"]["InstanceType"] == session.plan.cluster.instance_type
     assert groups["CORE"]["InstanceCount"] == session.plan.cluster.core_nodes
     wait_until(lambda: place.running() == 0)
+
+
+@pytest.mark.parametrize("count", [5, pytest.param(100, marks=[pytest.mark.kills, pytest.mark.slow])])
+def test_small_instructions_start_no_cluster_beside_workers(
+    house: House, mailroom: Mailroom, place: EmrPlace, count: int
+) -> None:
+    tables = [house.lake.create_table(f"ACME.SMALL_{number}.V1") for number in range(count)]
+    for number, table in enumerate(tables):
+        table.append({}, pa.table({"id": [1, 2, 1], "v": [number, number, number + 1]}))
+    job_runs = [mailroom.send(instruction(source_table_id=table.table_id)) for table in tables]
+
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    pool = WorkerPool(workers=2, memory_bytes=256 << 20)
+    settings = WorkersSettings(pool, 1 << 30, house.folder / "work", environment)
+    workers = Workers(settings, SystemClock())
+    house.dispatcher(until_idle=True, on_aws=place.cluster(), workers=workers)(threading.Event())
+
+    assert {house.job_run(job_run_id).status for job_run_id in job_runs} == {JobRunStatus.SUCCEEDED}
+    for number, table in enumerate(tables):
+        rows = table.scan().to_table().sort_by("id").to_pylist()
+        assert rows == [{"id": 1, "v": number + 1}, {"id": 2, "v": number}]
+    assert place.server.requests_of("RunJobFlow") == []
 
 
 def test_a_document_becomes_a_compacted_table_on_serverless(
