@@ -221,7 +221,8 @@ def aws_cluster(dependencies: CommandDependencies, options: ServiceOptions, stat
         reasons,
     )
     _checked(lambda: check_places(state, own_lake(options)), reasons)
-    if settings is not None:
+    # What is wrong is told before S3 is asked, which may be silent for half a minute.
+    if settings is not None and not reasons:
         uri = settings.archive_uri
         manifest = _checked(
             lambda: _read_archive(

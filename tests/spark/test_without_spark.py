@@ -22,10 +22,10 @@ OF_THE_RUN = frozenset(
     {
         *("commit_id", "job_run_id", "session_id", "path"),
         *("size_bytes", "bytes_at_rest", "peak_memory_bytes"),
-        *("seconds", "at_ms", "expected_sla", "tasks", "cores"),
+        *("seconds", "at_ms", "expected_sla", "tasks", "cores", "timings"),
     }
 )
-"""Ids, times, what it took of the machine, and where files lie and how large they are."""
+"""Ids, times as predicted and as taken, what it took of the machine, and where files lie and how large they are."""
 
 
 def test_a_session_without_spark_leaves_the_entries_that_it_leaves_on_spark(
