@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install dist archive demo test check test-roles test-bounds lint format bench sla sim chaos proof test-spark-3.5 test-spark-latest synth plan-deploy deploy env start teardown generate docs demo-picture test-all release-check test-infra test-images test-monitoring test-page test-readers lock lock-upgrade clean
+.PHONY: help install dist archive demo test check test-roles test-long test-bounds lint format bench sla sim chaos proof test-spark-3.5 test-spark-latest synth plan-deploy deploy env start teardown generate docs demo-picture test-all release-check test-infra test-images test-monitoring test-page test-readers lock lock-upgrade clean
 MAKEFLAGS += --no-print-directory
 
 # Settings of somebody else's Python or Spark would lead ours astray.
@@ -79,13 +79,16 @@ demo: $(INSTALLED)  ## use: end to end on this machine: queue, dispatcher, worke
 # All tests of a file run in one of the two processes; tests/conftest.py has the order.
 TWO_PROCESSES := -n 2 --dist loadfile --no-loadscope-reorder
 test: $(INSTALLED) $(MINISTACK)/.installed  ## develop: the tests (ARGS="-k name" for some; ARGS="-n 0 --pdb" in one process)
-	@$(BIN)/python -m pytest $(TWO_PROCESSES) -m "not kills and not weeks" $(ARGS)
+	@$(BIN)/python -m pytest $(TWO_PROCESSES) -m "not kills and not weeks and not long" $(ARGS)
+
+test-long: $(INSTALLED) $(MINISTACK)/.installed  ## develop: tests of more than half a minute each: archives, images, standalone Spark, demos on S3
+	@$(BIN)/python -m pytest $(TWO_PROCESSES) -m "long and not kills" --ignore tests/roles $(ARGS)
 
 test-kills: $(INSTALLED) $(MINISTACK)/.installed  ## develop: sessions on clusters of processes, of which executors, workers and dispatchers are killed
 	@$(BIN)/python -m pytest tests/spark tests/chaos tests/e2e -m kills $(ARGS)
 
 test-roles: $(INSTALLED)  ## develop: every part of a stage does its work for simulated weeks under its role, on stand-ins
-	@$(BIN)/python -m pytest tests/roles $(ARGS)
+	@$(BIN)/python -m pytest $(TWO_PROCESSES) tests/roles $(ARGS)
 
 # Kernels that are compiled with checks have a cache of their own: numba does not tell the two apart.
 test-bounds: $(INSTALLED)  ## develop: the tests of the kernels and of Parquet pages, with numba's checks of array bounds
@@ -94,7 +97,7 @@ test-bounds: $(INSTALLED)  ## develop: the tests of the kernels and of Parquet p
 
 # What decides whether a change is taken; .ci/run runs it. Suites that this leaves out need what not every machine has
 # (root, hours, Prometheus, other releases of Spark): they are the release's.
-SUITES := lint docs test-bounds test-infra test-readers test-kills test-roles test
+SUITES := lint docs test-bounds test-infra test-readers test-kills test-roles test-long test
 test-all:  ## develop: every suite that a machine with Python and make can run, one after the other, within an hour
 	@for suite in $(SUITES); do echo "make $$suite"; $(MAKE) $$suite || exit; done
 

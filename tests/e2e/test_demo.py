@@ -63,7 +63,7 @@ def test_the_demo_compacts_both_tables_and_its_commands_work_after_it(tmp_path: 
 
 
 @pytest.mark.servers
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_lake_can_lie_on_s3_and_is_served_again_afterwards(tmp_path: Path) -> None:
     """Sessions are small ones here: what runs in them does not depend on where the lake lies."""
     spark_home = make_spark_home(tmp_path / "spark_home")
@@ -103,7 +103,7 @@ def test_ctrl_c_ends_everything_that_the_demo_started(tmp_path: Path) -> None:
 
 @pytest.mark.servers
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", [(), ("--s3",)], ids=["folder", "s3"])
+@pytest.mark.parametrize("mode", [(), pytest.param(("--s3",), marks=pytest.mark.long)], ids=["folder", "s3"])
 def test_the_queue_is_left_up_to_play_with_and_the_printed_commands_use_it(
     tmp_path: Path, mode: tuple[str, ...]
 ) -> None:

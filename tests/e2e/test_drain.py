@@ -201,6 +201,7 @@ def test_a_cancelled_job_run_has_its_spark_job_stopped(house: House, mailroom: M
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_with_a_real_spark_the_rows_are_the_same_wherever_in_any_locale_and_though_its_java_was_killed(
     tmp_path: Path, mailroom: Mailroom
 ) -> None:

@@ -291,7 +291,7 @@ class Replay:
         return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_install_steps_of_the_dispatchers_image_make_what_runs_it(tmp_path: Path) -> None:
     """In an empty folder, from the same lock: with every package from this machine's index, as a build has them."""
     image = Replay.below(tmp_path)

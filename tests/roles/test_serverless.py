@@ -10,7 +10,7 @@ import pytest
 from tests.roles.stage import DeployedStage, deployed_stage
 from tests.servers import aws_environment
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow]
+pytestmark = [pytest.mark.servers, pytest.mark.long]
 
 TABLE = "ACME.ORDERS.V1"
 

@@ -19,7 +19,7 @@ from tests.spark.killed_workers import Run, Surroundings, surroundings
 from tests.standalone_spark import FAMILY
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.long]
 
 KERNEL = re.compile(r"\.nb[ci]$")
 DIST_INFO = re.compile(r"lib/[^/]+/([^/]+)-[^-/]+\.dist-info/METADATA$")

@@ -18,7 +18,7 @@ from launcher.archive import ENVIRONMENT, MANIFEST, PYTHON, ArchiveManifest, pac
 from launcher.archived_python import HOME
 from tests.standalone_spark import FAMILY
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 ARCHIVE_BYTES_MAX = 250_000_000
 """Without a Python."""

@@ -117,7 +117,7 @@ def answering() -> Iterator[Callable[..., StoreLocation]]:
         server.server_close()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_s3_that_fails_is_unavailable(s3_location: StoreLocation, answering: Callable[..., StoreLocation]) -> None:
     with pytest.raises(Unavailable, match="s3://lake/x cannot be reached now"):
         read_table(answering(503), TabularFile("s3://lake/x", ContentType.PARQUET))
