@@ -94,7 +94,7 @@ class CompactWhen(Document):
     at_latest_seconds: Seconds | None = Field(
         default=None, description="age of the oldest pending delta from which windows are not waited for"
     )
-    usd_per_day: Usd | None = Field(default=None, description="what the table's compactions may cost in a day (UTC)")
+    usd_per_day: Usd | None = Field(default=None, description="what the table's sessions may cost in a day (UTC)")
     max_usd: Usd | None = Field(default=None, description="what one job run may cost")
 
     @model_serializer(mode="wrap")

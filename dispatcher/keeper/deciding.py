@@ -31,6 +31,13 @@ from dispatcher.keeper.watching import WatchedStream
 
 PARTITIONS_PER_INSTRUCTION = 64
 
+BUDGET_MARGIN = 2.0
+"""Sessions run together while there is money for so many times what they are expected to cost; one alone after that.
+
+Worked: of $10 a day, $6 are spent, and five sessions are expected to cost $1 each: two of them run together, since
+$4 / 2 are left. If they cost $1.90 each, $9.80 are spent, and the third waits for the next day.
+"""
+
 REASONS_KEPT = 3
 """Sentences about streams that are postponed, of which there may be thousands."""
 
@@ -82,13 +89,19 @@ def outlooks(seen: Seen, state: DecisionState, now_ms: int) -> list[StreamOutloo
 def decisions_on(seen: Seen, state: DecisionState, now_ms: int) -> list[DecisionAction]:
     """The actions for the log: an instruction for each `PARTITIONS_PER_INSTRUCTION` streams, and what is postponed.
 
-    Where money is limited one job run of the table is open at a time: what it has spent is known before the next one.
+    Where money is limited one job run of the table is open at a time: what it has spent is known before the next one,
+    so that one session at most passes a day's money, if none costs more than `BUDGET_MARGIN` times its expectation.
     """
     found = outlooks(seen, state, now_ms)
     due = [each for each in found if isinstance(each.decision, Due)]
-    groups = list(_groups(due, seen.policy))
-    if seen.policy.usd_per_day is not None:
-        groups = [] if state.open else groups[:1]
+    usd_per_day = seen.policy.usd_per_day
+    if usd_per_day is None:
+        groups = list(_groups(due, seen.policy.max_usd))
+    elif state.open:
+        groups = []
+    else:
+        together_usd = (usd_per_day - state.spent_usd(now_ms)) / BUDGET_MARGIN
+        groups = list(_groups(due, min(together_usd, seen.policy.max_usd or together_usd)))[:1]
     made = [_made(seen, group, state, now_ms) for group in groups]
     made = [each for each in made if each.job_run_id not in state.ended]
     return [*made, *_postponed(found, state, now_ms)]
@@ -99,14 +112,15 @@ def _may_be_tried(state: DecisionState, stream: WatchedStream, now_ms: int) -> b
     return unsettled is None or unsettled.may_be_tried(stream.entry_number, now_ms)
 
 
-def _groups(due: Sequence[StreamOutlook], policy: CompactWhen) -> Iterator[list[StreamOutlook]]:
-    """What saves most for its money first, as many streams together as an instruction may name and cost."""
+def _groups(due: Sequence[StreamOutlook], together_usd: float | None) -> Iterator[list[StreamOutlook]]:
+    """What saves most for its money first, as many streams together as an instruction may name, and at most
+    `together_usd`: a stream that costs more stands alone. None: whatever they cost."""
     ranked = sorted(due, key=lambda each: (-benefit_per_usd(each.stream.figures, _cost(each)), each.stream.key))
     group: list[StreamOutlook] = []
     usd = 0.0
     for each in ranked:
         cost = _cost(each).usd or 0.0
-        is_dear = policy.max_usd is not None and usd + cost > policy.max_usd
+        is_dear = together_usd is not None and cost > 0 and usd + cost > together_usd
         if group and (len(group) == PARTITIONS_PER_INSTRUCTION or is_dear):
             yield group
             group, usd = [], 0.0
@@ -145,6 +159,7 @@ def _decided(outlook: StreamOutlook) -> DecidedStream:
         entry_number=stream.entry_number,
         rule=decision.rule,
         why=decision.why,
+        expected_usd=_cost(outlook).usd,
         figures={
             "pending_deltas": figures.pending_deltas,
             "pending_rows": figures.pending_rows,

@@ -47,6 +47,7 @@ class DecidedStream(Document):
     entry_number  of its log, that the keeper saw
     rule, why     the figures that were reached, and each beside its bound
     figures       pending and compacted amounts, for people
+    expected_usd  of its session; None: nothing is paid for it
     """
 
     partition: Partition
@@ -54,6 +55,7 @@ class DecidedStream(Document):
     rule: str
     why: str
     figures: dict[str, int]
+    expected_usd: float | None = None
 
     @property
     def key(self) -> str:

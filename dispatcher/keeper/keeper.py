@@ -52,7 +52,11 @@ class Keeper:
 
     def look(self) -> KeeperLook:
         """Looks at every table once. Raises the errors of the lake's listing."""
-        known = self._known_tables()
+        try:
+            known = self._known_tables()
+        except LithifyError as error:
+            self.board.could_not_look({"the lake": str(error)})
+            raise
         pauses = _OncePerLook(self._services.records.pauses.all)
         looks: dict[str, TableLook] = {}
         set_aside: dict[str, str] = {}

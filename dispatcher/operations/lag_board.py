@@ -47,6 +47,11 @@ class LagBoard:
             self._looks += 1
             self._looked_at_seconds = self._clock.monotonic_seconds()
 
+    def could_not_look(self, troubles: Mapping[str, str]) -> None:
+        """A look has ended before its first table: what is known of the tables stays."""
+        with self._lock:
+            self._look_troubles = troubles
+
     def upkept(self, step: str, troubles: Mapping[str, str]) -> None:
         """A step of the keeper's upkeep has ended. What failed is a trouble until the step is done again."""
         with self._lock:

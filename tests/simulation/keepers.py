@@ -8,7 +8,7 @@ write and that look while another one writes, job runs that fail, and that cost 
 the broken invariants:
 
     no delta is compacted by two job runs, and no two job runs are at work on one stream
-    no day's money is passed by more than the job run that was begun last
+    no day's money is passed by more than one session
     no stream is behind its bound, where nothing goes wrong and there is money
     no file is deleted that an entry, an attempt, or a reader within the grace period needs; garbage is
     after the last write there are finitely many decisions, and all of them end
@@ -313,11 +313,11 @@ class Keepers:
                 self.violations.append(f"no decision stands behind job run {run.job_run_id}")
                 continue
             table_id, decision = made
-            usd = (decision.expected_usd or 0.0) * self.chance.uniform(*self._expected)
+            spent = [(each.expected_usd or 0.0) * self.chance.uniform(*self._expected) for each in decision.streams]
             fails = not self.is_quiet and self.happens(0.05)
             self._check_files(f"an attempt of {run.job_run_id}", run.files)
-            self.world.finish(run, fails=fails, usd=usd)
-            self._spent[table_id, day_of(self.world.clock.now_ms())].append(usd)
+            self.world.finish(run, fails=fails, usd=sum(spent))
+            self._spent[table_id, day_of(self.world.clock.now_ms())] += spent
 
     # -- faults
 
@@ -443,7 +443,7 @@ class Keepers:
             self.violations.append(f"{table_id}: a job run was decided twice")
         most = self._policies[table_id].resolved.usd_per_day
         for (of, day), spent in self._spent.items():
-            if of == table_id and most is not None and sum(spent) - max(spent) > most:
+            if of == table_id and most is not None and sum(spent) - max(spent) > most + 1e-9:
                 self.violations.append(f"{table_id} has spent ${sum(spent):.2f} of ${most:.2f} on {day}")
 
     def _state(self, table_id: str) -> DecisionState:

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from compactor.catalog.compact_when import CompactWhen, Preset
-from compactor.model.errors import Unavailable
+from compactor.model.errors import Denied, Unavailable
 from compactor.planning.due import Due, NotDue, Postponed
 from compactor.storage.location import StoreLocation
 from dispatcher.keeper.deciding import PARTITIONS_PER_INSTRUCTION
@@ -19,6 +19,7 @@ from dispatcher.operations.lag_board import KEEPER_TROUBLES
 from dispatcher.records.history import day_of
 from dispatcher.records.keys import PausedObject
 from dispatcher.records.lag_samples import read_samples
+from launcher.sizing.cluster_choice import ClusterRoom
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.memory_queue import MemoryQueue
 from tests.fakes.memory_sink import MemorySink
@@ -64,6 +65,18 @@ def test_a_table_without_a_policy_is_left_alone_unless_the_keeper_has_a_default(
     assert world.keeper().look().decided == 0
     default = KeeperSettings(default_policy=CompactWhen(preset=Preset.STREAMING))
     assert world.keeper(default).look().decided == 1
+
+
+def test_a_table_that_is_declared_to_have_no_key_is_kept_and_one_that_declares_nothing_is_not(
+    world: KeeperWorld,
+) -> None:
+    for table_id, keys in ((ORDERS, set[str]()), ("ACME.OTHER.V1", None)):
+        properties = {"compact_when": {"pending_rows": 1}} if keys is not None else {}
+        world.lake.create_table(table_id, primary_keys=keys, properties=properties)
+        world.append(table_id)
+    look = world.keeper(KeeperSettings(default_policy=CompactWhen(pending_rows=1))).look()
+    assert (look.decided, look.set_aside) == (1, {})
+    assert [each.job_run_id for each in made(world)] == [json.loads(world.queue.bodies[0])["job_run_id"]]
 
 
 def test_a_new_policy_counts_from_the_next_reading_of_the_table(world: KeeperWorld) -> None:
@@ -345,6 +358,38 @@ def test_a_stream_that_left_during_a_failed_look_is_read_by_the_next_one(world: 
     assert len(made(world)) == 1
 
 
+# -------------------------------------------------------------------------------------------------------------- money
+
+
+def together(times_the_cost: float, max_times: float | None = None) -> int:
+    """Of four sessions that cost the same: so many are in the first job run, of a day's money of so many times that."""
+    world = KeeperWorld()
+    table = world.table({"pending_rows": 1}, keys=("day",))
+    for day in range(4):
+        world.append(partition={"day": str(day)})
+    keeper = world.keeper(room=ClusterRoom())
+    cost = keeper.outlook()[0].streams[0].cost
+    assert cost is not None
+    assert cost.usd
+    policy = {"pending_rows": 1, "usd_per_day": times_the_cost * cost.usd}
+    table.set_properties({"compact_when": policy | ({} if max_times is None else {"max_usd": max_times * cost.usd})})
+    world.keeper(room=ClusterRoom()).look()
+    decisions = made(world)
+    assert all(each.expected_usd == cost.usd for decision in decisions for each in decision.streams)
+    return sum(len(each.streams) for each in decisions)
+
+
+@pytest.mark.parametrize(
+    ("times_the_cost", "max_times", "sessions"),
+    [(0.99, None, 0), (1.01, None, 1), (3.99, None, 1), (4.01, None, 2), (7.99, None, 3), (8.01, None, 4)]
+    + [(8.01, 2.99, 2), (8.01, 3.01, 3), (8.01, 0.99, 0)],
+)
+def test_sessions_run_together_while_there_is_money_for_twice_their_cost(
+    times_the_cost: float, max_times: float | None, sessions: int
+) -> None:
+    assert together(times_the_cost, max_times) == sessions
+
+
 # ------------------------------------------------------------------------------------------------ the cost of a look
 
 
@@ -403,6 +448,22 @@ def test_the_lag_of_each_table_is_shown_against_its_policy_and_sampled(world: Ke
     assert (found["tables_watched",], found["tables_late",], found["keeper_looks",]) == (1, 1, 2)
     day = day_of(world.clock.now_ms())
     assert [each.lag_seconds for each in read_samples(world.state, day)] == [0, 360]
+
+
+def test_a_lake_that_denies_its_listing_is_a_trouble_of_the_keeper_until_it_allows_it(world: KeeperWorld) -> None:
+    world.table()
+    lake = FaultyStore(world.lake_store)
+    keeper = world.keeper(lake=lake)
+    lake.fail("list_folders", times=None, error=Denied)
+    lake.fail("list", times=None, error=Denied)
+    for _ in range(2):
+        with pytest.raises(Denied):
+            keeper.look()
+    assert list(keeper.board.troubles) == ["the lake"]
+    assert next(each.value for each in keeper.board.samples() if each.metric is KEEPER_TROUBLES) == 1
+    lake.heal()
+    keeper.look()
+    assert keeper.board.troubles == {}
 
 
 def test_a_table_that_cannot_be_read_is_a_trouble_of_the_keeper(world: KeeperWorld) -> None:
