@@ -14,6 +14,8 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.changes.change_batch import Bools, ChangeBatch, Int64s, Refusals, mask_of
-from compactor.changes.conversion import converted
+from compactor.changes.conversion import converted, failures
 from compactor.changes.debezium import OF_SOURCE
 from compactor.changes.json_lines import event_of, lines_of, read_events
 from compactor.model.errors import Invalid
@@ -65,44 +67,72 @@ def changes_of_canal(
     lines, numbers = _lines(body, source_name)
     if not lines:
         return _nothing(source_name)
-    rows: dict[str, list[dict[str, str | None] | None]] = {"data": [], "old": []}
-    events_of_rows: list[int] = []
-    types: dict[str, str] = {}
     # Arrow cannot read them: `data` and `old` have the columns of whichever table an event is of.
     events = [event_of(line, int(number), source_name) for line, number in zip(lines, numbers, strict=True)]
     told = pa.table({"type": [each.get("type") for each in events], "isDdl": [each.get("isDdl") for each in events]})
     upserts, deletes = _operations(told, numbers, source_name)
-    without_rows: list[int] = []
-    for at, event in enumerate(events):
-        data = event.get("data") or []
-        if not data and (upserts | deletes)[at]:
-            without_rows.append(int(numbers[at]))
-        old = event.get("old") or [None] * len(data)
-        types.update(event.get("mysqlType") or {})
-        rows["data"] += data
-        rows["old"] += old
-        events_of_rows += [at] * len(data)
-    places = np.array(events_of_rows, np.int64)
-    names = list(dict.fromkeys(name for row in rows["data"] if row is not None for name in row))
-    after, before = (
-        _typed(
-            pa.table({name: pa.array([(row or {}).get(name) for row in held], pa.string()) for name in names}),
-            declared,
-            numbers[places],
-            source_name,
-            types,
-        )
-        for held in (rows["data"], rows["old"])
-    )
     refused = Refusals(source_name)
-    refused.add(without_rows, "its data has no rows")
-    for at, row in enumerate(rows["data"]):
-        if upserts[places[at]] and (row or {}).keys() != set(names) and rows["old"][at] is not None:
-            refused.add([int(numbers[places[at]])], _partial(set(names) - (row or {}).keys()))
+    data, old, at_events = _rows_of_canal(events, numbers, upserts | deletes, refused)
     refused.raise_if_any()
-    fields = [{name: each.get(name) for name in ("es", "ts", "id", "gtid")} for each in events]
-    order = _order_columns(pa.Table.from_pylist(fields).take(places), sort_columns, source_name)
+    names = dict.fromkeys(chain.from_iterable(data))
+    types = {name: kind for each in events for name, kind in (each.get("mysqlType") or {}).items()}
+    places, kind = np.array(at_events, np.int64), pa.struct([(name, pa.string()) for name in names])
+    after, before = (
+        _typed(_texts(held, kind, numbers[places], source_name), declared, numbers[places], source_name, types)
+        for held in (data, old)
+    )
+    for at, row in enumerate(data):
+        if old[at] is not None and row.keys() != names.keys() and upserts[places[at]]:
+            refused.add([int(numbers[places[at]])], _partial(names.keys() - row.keys()))
+    refused.raise_if_any()
+    fields = pa.table({name: [each.get(name) for each in events] for name in ("es", "ts", "id", "gtid")})
+    order = _order_columns(fields.take(places), sort_columns, source_name)
     return _batch(after, before, order, (deletes[places], numbers[places]), needed, source_name)
+
+
+_RowOfTexts = dict[str, str | None]
+
+
+def _rows_of_canal(
+    events: Sequence[Mapping[str, Any]], numbers: Int64s, are_changes: Bools, refused: Refusals
+) -> tuple[list[_RowOfTexts], list[_RowOfTexts | None], list[int]]:
+    """The rows of all events, what they were before, and which event each is of."""
+    rows: list[_RowOfTexts] = []
+    before: list[_RowOfTexts | None] = []
+    at_events: list[int] = []
+    for at, event in enumerate(events):
+        data, old = event.get("data") or [], event.get("old") or []
+        if not (isinstance(data, list) and isinstance(old, list) and all(isinstance(each, dict) for each in data)):
+            refused.add([int(numbers[at])], "its data is no list of rows")
+        elif not data and are_changes[at]:
+            refused.add([int(numbers[at])], "its data has no rows")
+        elif old and len(old) != len(data):
+            refused.add([int(numbers[at])], "its old has not as many rows as its data")
+        else:
+            rows += data
+            before += old or [None] * len(data)
+            at_events += [at] * len(data)
+    return rows, before, at_events
+
+
+def _texts(rows: Sequence[_RowOfTexts | None], kind: pa.DataType, numbers: Int64s, source_name: str) -> pa.Table:
+    """Raises `Invalid`, with the rows, for values that are no text."""
+
+    def read(first: int, last: int) -> pa.Array:
+        try:
+            return pa.array(rows[first:last], kind)
+        except pa.ArrowException as error:
+            raise Invalid(f"its values are not text ({error})") from error
+
+    try:
+        struct = read(0, len(rows))
+    except Invalid:
+        refused = Refusals(source_name)
+        for reason, failing in failures(len(rows), read).items():
+            refused.add(numbers[failing].tolist(), reason)
+        refused.raise_if_any()
+        raise
+    return pa.table({each.name: pa.chunked_array([pc.struct_field(struct, each.name)]) for each in struct.type})
 
 
 def _lines(body: bytes, source_name: str) -> tuple[list[bytes], Int64s]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.json as pj
+from pydantic_core import from_json
 
 from compactor.changes.change_batch import ChangesRefused, Int64s, Refusals
 from compactor.changes.conversion import failures
@@ -51,9 +52,13 @@ def not_json(number: int, source_name: str, error: Exception) -> ChangesRefused:
 def event_of(line: bytes, number: int, source_name: str) -> Mapping[str, Any]:
     """Raises `ChangesRefused` for a line that is no JSON object."""
     try:
-        event = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise not_json(number, source_name, error) from error
+        event = from_json(line)
+    except ValueError:
+        # Python's parser takes what is nested deeper, and its errors say what it expects.
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise not_json(number, source_name, error) from error
     if not isinstance(event, dict):
         raise _refused_event(number, source_name, f"it is no change event but {type(event).__name__}")
     return event

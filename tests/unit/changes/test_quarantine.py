@@ -114,8 +114,17 @@ def test_every_kind_of_refused_event_is_in_the_file_as_it_was_written_and_the_ot
                 {"type": "INSERT", "data": [{"id": "1", "day": "1", "v": "1"}], "es": 1, "isDdl": False},
                 {"type": "INSERT", "data": [{"id": "2", "day": "1", "v": "none"}], "es": 2, "isDdl": False},
                 {"type": "INSERT", "data": [], "es": 3, "isDdl": False},
+                {"type": "INSERT", "data": [{"id": 4, "day": "1", "v": "1"}], "es": 4, "isDdl": False},
+                {"type": "INSERT", "data": {"id": "5"}, "es": 5, "isDdl": False},
+                {"type": "UPDATE", "data": [{"id": "1", "day": "1"}], "old": [{}, {}], "es": 6, "isDdl": False},
             ],
-            {2: "column 'v' is declared as int64", 3: "its data has no rows"},
+            {
+                2: "column 'v' is declared as int64",
+                3: "its data has no rows",
+                4: "its values are not text",
+                5: "its data is no list of rows",
+                6: "its old has not as many rows as its data",
+            },
         ),
     ],
 )
