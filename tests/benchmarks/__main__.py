@@ -17,6 +17,7 @@ from tests.benchmarks.bounded import measure_bounded
 from tests.benchmarks.columns import measure_columns
 from tests.benchmarks.contests import DELTAS, EVERYBODY, Arena, Entry
 from tests.benchmarks.data import NARROW, WIDE
+from tests.benchmarks.feeds import measure_feeds
 from tests.benchmarks.fit import OBSERVATIONS_MIN, fit_steps, observe
 from tests.benchmarks.garbage import measure_garbage
 from tests.benchmarks.goals import Goal
@@ -55,6 +56,7 @@ SECTIONS = (
     "columns",
     "publishing",
     "scan",
+    "in",
 )
 RESULTS = Path(__file__).with_name("RESULTS.md")
 PLOT = "time_by_table_size.png"
@@ -93,6 +95,7 @@ _WITHOUT_CONTESTANTS: Mapping[str, _Measure] = {
     "garbage": _section(measure_garbage, report.garbage_section, goals.goals_of_garbage),
     "columns": _section(measure_columns, report.columns_section, goals.goals_of_columns),
     "scan": _section(measure_scans, report.scans_section, goals.goals_of_scans),
+    "in": _section(measure_feeds, report.feeds_section, goals.goals_of_feeds),
 }
 
 

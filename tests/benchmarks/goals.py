@@ -13,6 +13,7 @@ from tests.benchmarks.child import DUCKDB, FLOOR, LANCE, OURS, SPARK
 from tests.benchmarks.columns import COLUMNS, Columns
 from tests.benchmarks.contests import BUCKET_COUNTS, Entry
 from tests.benchmarks.data import NARROW
+from tests.benchmarks.feeds import JSON_LINES, PARQUET, FeedSpeed
 from tests.benchmarks.garbage import STREAMS as GARBAGE_STREAMS
 from tests.benchmarks.garbage import Collection
 from tests.benchmarks.object_store import (
@@ -60,6 +61,7 @@ LOAD_SECONDS, LOAD_MB, OF_THE_FIRST_APPEND, TIMES_ONE_BY_ONE = 1.0, 50.0, 1.2, 5
 SHUFFLED_BYTES_PER_ROW, DEDUPE_BYTES_PER_ROW = 40.0, 80.0
 COLUMNS_SECONDS = 10.0
 OF_A_DATASET = {EVERYTHING: 1.0, ONE_KEY: 0.5}
+FEED_MB_PER_SECOND = {JSON_LINES: 50.0, PARQUET: 200.0}
 GARBAGE_SECONDS, GARBAGE_GROWTH_MB = 120.0, 20.0
 PUBLISH_MS, PUBLISH_P95_MS, OF_UNPUBLISHED, BITMAP_MS = 50.0, 100.0, 1.03, 20.0
 PUBLISH_REQUESTS = {OpenFormat.DELTA: 6.0, OpenFormat.ICEBERG: 10.0}
@@ -293,6 +295,19 @@ def goals_of_scans(found: Scans) -> list[Goal]:
         Goal(f"scan of {what}, {where}: ours / a PyArrow dataset", bound, found.ratio(what, delay_ms))
         for what, bound in OF_A_DATASET.items()
         for where, delay_ms in (("a folder", None), (f"S3 at {DELAY_MS} ms", DELAY_MS))
+    ]
+
+
+def goals_of_feeds(found: Sequence[FeedSpeed]) -> list[Goal]:
+    """How fast changes come in."""
+    return [
+        Goal(
+            f"changes of {each.form}, {each.kind}: MB/s a core",
+            FEED_MB_PER_SECOND[each.kind],
+            each.mb_per_second,
+            at_least=True,
+        )
+        for each in found
     ]
 
 

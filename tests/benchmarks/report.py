@@ -14,6 +14,8 @@ from tests.benchmarks.bounded import Bounded
 from tests.benchmarks.child import DUCKDB, LANCE, OURS
 from tests.benchmarks.columns import Columns
 from tests.benchmarks.contests import DEAD_ROW_SHARE, Entry, Variant
+from tests.benchmarks.feeds import REPEATS as FEED_REPEATS
+from tests.benchmarks.feeds import FeedSpeed
 from tests.benchmarks.fit import Fit
 from tests.benchmarks.garbage import Collection
 from tests.benchmarks.goals import Goal
@@ -64,6 +66,7 @@ _QUESTIONS = (
     ("Does one dispatcher keep up with many small instructions?", "A hundred small instructions a minute"),
     ("Does it stay as fast when the table grows?", "A growing table"),
     ("Does it stay as fast after years of appends?", "A log for years"),
+    ("How fast are the changes of a feed appended?", "Changes coming in"),
     ("How long does garbage collection take?", "Garbage collection"),
     ("What do very many columns take?", "Very many columns"),
     ("How much memory and disk does it need?", "Little memory, little disk"),
@@ -481,6 +484,35 @@ def scans_section(found: Scans) -> Section:
     ]
     header = ["scan of", "ms away", "by", "s", "processor s", "of a PyArrow dataset", "requests"]
     return "Scans", text + markdown_table(header, rows)
+
+
+def feeds_section(found: Sequence[FeedSpeed]) -> Section:
+    """What it takes to append changes."""
+    text = "Files of changes, appended to a table of eight partitions in a folder by `append_changes`: updates, one in "
+    text += (
+        "forty a delete, of which the last one of each key is written. Processor seconds are of all threads, medians "
+    )
+    text += (
+        f"of {FEED_REPEATS}; those of PyArrow are for reading the file and writing its rows as one Parquet file, in "
+    )
+    text += "turns with ours. Of Parquet MB are of the values in memory. Load average, these processes included, "
+    text += f"{os.getloadavg()[1]:.1f}.\n\n"
+    rows = [
+        (
+            each.form,
+            each.kind,
+            f"{each.rows:,}",
+            f"{each.mb:.0f}",
+            f"{each.arrow_mb:.0f}",
+            f"{each.cpu_seconds:.2f}",
+            f"{each.mb_per_second:.0f}",
+            f"{each.floor_seconds:.2f}",
+            f"{each.cpu_seconds / each.floor_seconds:.1f}",
+        )
+        for each in found
+    ]
+    header = ["feed", "form", "changes", "MB of the file", "MB of rows", "processor s", "MB/s a core"]
+    return "Changes coming in", text + markdown_table([*header, "PyArrow, processor s", "ours / PyArrow"], rows)
 
 
 def publishing_section(found: Publishing, entries: Sequence[Entry]) -> Section:
