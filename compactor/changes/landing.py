@@ -1,4 +1,5 @@
-"""The deltas of one file that has landed for a table: the changes of its feed, or else rows to write."""
+"""The deltas of what has landed for a table, a file or rows in a message: the changes of its feed, or else rows to
+write."""
 
 from __future__ import annotations
 
@@ -11,14 +12,22 @@ import pyarrow as pa
 
 from compactor.catalog.delta_files import FileVersion, read_rows, version_of_file
 from compactor.catalog.properties import TableProperties
-from compactor.changes.appending import BatchOfChanges, ChangedTable, batch_of_sources, reader_of
+from compactor.changes.appending import (
+    OF_DELETES,
+    OF_UPSERTS,
+    BatchOfChanges,
+    ChangedTable,
+    batch_of_sources,
+    reader_of,
+)
 from compactor.changes.change_batch import ChangeBatch
 from compactor.changes.latest import refuse_incomplete
 from compactor.changes.quarantine import Quarantine, read_applicable
-from compactor.changes.sources import FeedSource, open_feed
+from compactor.changes.sources import OF_ROWS, FeedSource, open_feed
 from compactor.model.errors import Invalid
 from compactor.model.names import Operation
 from compactor.storage.location import StoreLocation
+from compactor.tabular import read_json_lines
 
 
 class LandingTable(ChangedTable, Protocol):
@@ -30,12 +39,27 @@ class LandingTable(ChangedTable, Protocol):
 
 @dataclass(frozen=True)
 class LandedFile:
-    """`file_id`: of this version of the file; its deltas' ids begin with it. What was quarantined is durable."""
+    """`file_id`: of this version of the file, or of the message's rows; its deltas' ids begin with it. What was
+    quarantined is durable."""
 
     file_id: str
     deltas: Sequence[tuple[dict[str, str], pa.Table, str]]
     delta_ids: Sequence[str]
     quarantined_rows: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its rows, in memory."""
+        return sum(rows.nbytes for _, rows, _ in self.deltas)
+
+
+def id_of_file(uri: str, version: FileVersion) -> str:
+    return f"{uri}@{version.etag or version.fingerprint}"
+
+
+def delta_ids_of(file_id: str) -> tuple[str, ...]:
+    """All that the deltas of a file may have."""
+    return (file_id, *(f"{file_id}-{end}" for end in (OF_UPSERTS, OF_DELETES)))
 
 
 def deltas_of_file(
@@ -46,9 +70,7 @@ def deltas_of_file(
     Raises `Invalid` if the file cannot be appended, or was replaced while it was read: then the newer version announces
     itself.
     """
-    properties = table.properties
-    file_id = f"{uri}@{version.etag or version.fingerprint}"
-    quarantines = quarantine is not None
+    properties, file_id, quarantines = table.properties, id_of_file(uri, version), quarantine is not None
     if properties.changes is not None:
         reader = reader_of(table, (properties.primary_keys, properties.sort_keys), properties.changes)
         sources = open_feed(location, [uri], properties.changes, reader.feed_schema)
@@ -58,9 +80,29 @@ def deltas_of_file(
         batch = _batch_of_rows(table, rows, file_id, quarantines=quarantines)
     if version_of_file(location, uri) != version:
         raise Invalid(f"{uri} was replaced while it was read: its newer version announces itself")
+    return _landed(table, batch, quarantine)
+
+
+def deltas_of_rows(
+    table: LandingTable, lines: bytes, rows_id: str, name: str, quarantine: Quarantine | None = None
+) -> LandedFile:
+    """The same of rows as JSON lines. `name`: theirs in messages."""
+    properties, quarantines = table.properties, quarantine is not None
+    if properties.changes is not None:
+        reader = reader_of(table, (properties.primary_keys, properties.sort_keys), properties.changes)
+        is_text = properties.changes.format not in OF_ROWS
+        source = FeedSource(name, lines if is_text else read_json_lines(lines, name, reader.feed_schema))
+        batch = batch_of_sources(reader, [source], rows_id, quarantines=quarantines)
+    else:
+        rows = FeedSource(name, read_json_lines(lines, name, table.schema))
+        batch = _batch_of_rows(table, rows, rows_id, quarantines=quarantines)
+    return _landed(table, batch, quarantine)
+
+
+def _landed(table: LandingTable, batch: BatchOfChanges, quarantine: Quarantine | None) -> LandedFile:
     if quarantine is not None and batch.refused:
-        quarantine.put(table.table_id, file_id, batch.refused)
-    return LandedFile(file_id, batch.deltas, batch.delta_ids, len(batch.refused))
+        quarantine.put(table.table_id, batch.batch_id, batch.refused)
+    return LandedFile(batch.batch_id, batch.deltas, batch.delta_ids, len(batch.refused))
 
 
 def _batch_of_rows(table: LandingTable, source: FeedSource, file_id: str, *, quarantines: bool) -> BatchOfChanges:

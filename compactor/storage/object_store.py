@@ -19,11 +19,12 @@ from compactor.storage.location import StoreLocation
 
 @dataclass(frozen=True)
 class ObjectEntry:
-    """One object of a listing. `key` is relative to the store's root."""
+    """One object of a listing. `key` is relative to the store's root. `etag`: None where the store has none."""
 
     key: str
     size_bytes: int
     modified_at_ms: int
+    etag: str | None = None
 
 
 @dataclass(frozen=True)

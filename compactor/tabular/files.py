@@ -197,6 +197,14 @@ def read_bytes(location: StoreLocation, uri: str) -> bytes:
         raise Invalid(f"{uri} cannot be unpacked: {error}") from error
 
 
+def read_json_lines(body: bytes, name: str, schema: pa.Schema | None = None) -> pa.Table:
+    """The rows of JSON lines that are in no file. `name`: theirs in messages. `schema`: as for `read_table`."""
+    file = TabularFile(name, ContentType.JSON)
+    with reading(name, file.content_type):
+        source = Source(file, name, body=pa.py_buffer(body))
+        return plain_table(_format(file).read_table(source, None, schema))
+
+
 def _mapped(path: str) -> pa.Buffer:
     with pa.memory_map(path) as opened:
         return opened.read_buffer()

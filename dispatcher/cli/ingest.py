@@ -35,24 +35,38 @@ def ingest(
         float, typer.Option(min=0, help="Files that are announced within so long become one entry of each stream.")
     ] = IngestSettings.collect_seconds,
     files_max: Annotated[int, typer.Option(min=1, help="So many files end a collection.")] = IngestSettings.files_max,
+    backfill: Annotated[
+        bool,
+        typer.Option("--backfill", help="First announce all files that have landed before, and are not taken in yet."),
+    ] = False,
     once: Annotated[bool, typer.Option("--once", help="End when the queue is empty: for a schedule.")] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Append files to the tables that they land for (property landing), as notifications of S3 announce them.
 
-    Several may run on one queue. Exit code 1, with --once: a file could not be taken in, and is among the dead letters.
+    Several may run on one queue. Once an hour a listing finds files whose notifications were lost. Exit code 1, with
+    --once: a file could not be taken in, and is among the dead letters.
     """
     dependencies = dependencies_of(context)
     queue = dependencies.clients.queue(QueueAddress(queue_url, dead_letter_queue_url, endpoint_url, lake.region))
     catalog = lake.open()
     settings = IngestSettings(collect_seconds=0.0 if once else collect_seconds, files_max=files_max)
     taking = Ingest(queue, catalog, settings, dependencies.clock)
+    if backfill:
+        found = taking.look_at_all()
+        _log.info("backfilled", announced=found.announced, forgotten=found.forgotten)
+        if found.forgotten:
+            typer.echo(
+                f"{counted(found.forgotten, 'file')} left out, more than 30 days old: what was compacted then is no "
+                "longer known by its files. Append them by lithify table append, if they are in no table.",
+                err=True,
+            )
     if not once:
         _until_stopped(taking, ends=threading.Event())
         return
     whole = Ingested()
-    while (found := taking.collect_once()).messages:
-        whole = Ingested(*(before + now for before, now in zip(asdict(whole).values(), asdict(found).values())))
+    while (taken := taking.collect_once()).messages:
+        whole = Ingested(*(before + now for before, now in zip(asdict(whole).values(), asdict(taken).values())))
     answer(
         output,
         asdict(whole),
@@ -70,6 +84,7 @@ def _until_stopped(taking: Ingest, ends: threading.Event) -> None:
 
     def work() -> None:
         try:
+            taking.look_for_lost()
             taking.collect_once()
         except Unavailable as error:
             _log.warning("ingest_waits", reason=str(error))

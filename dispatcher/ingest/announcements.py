@@ -3,7 +3,8 @@
     Amazon S3, directly or through SNS (raw or not)   {"Records": [{"eventSource": "aws:s3", ...}]}
     Amazon S3 through EventBridge                     {"source": "aws.s3", "detail-type": "Object Created", ...}
     Amazon S3, when notifications are set up          {"Event": "s3:TestEvent"}
-    anybody                                           {"register": {"files": ["s3://bucket/key", ...]}}
+    anybody, of files                                 {"register": {"files": ["s3://bucket/key", ...]}}
+    anybody, with rows                                {"register": {"table": "ACME.ORDERS.V1", "rows": [{...}, ...]}}
 
 Keys are encoded as in a form but for EventBridge, which sends them as they are.
 """
@@ -17,6 +18,9 @@ from typing import Any
 from urllib.parse import unquote_plus
 
 from compactor.model.errors import Invalid
+
+ROWS_BYTES_MAX = 200 * 1024
+"""Of the rows of a message, as JSON: more are a file."""
 
 _SEQUENCER_LENGTH_MAX = 64
 
@@ -36,9 +40,19 @@ class Announced:
     sequencer: str | None = None
 
 
-def parse_announcements(body: str) -> list[Announced]:
-    """The new files that a message announces; none for one that only tells that notifications are set up, or of other
-    events. Raises `Invalid` for a message of another kind."""
+@dataclass(frozen=True)
+class AnnouncedRows:
+    """Rows for a table. `lines`: JSON lines. `rows_id`: their sender's, by which they are known again; None: the
+    message's."""
+
+    table_id: str
+    lines: bytes
+    rows_id: str | None = None
+
+
+def parse_announcements(body: str) -> list[Announced | AnnouncedRows]:
+    """The new files that a message announces, or its rows; none for one that only tells that notifications are set up,
+    or of other events. Raises `Invalid` for a message of another kind."""
     try:
         message = json.loads(body)
     except ValueError as error:
@@ -51,7 +65,7 @@ def parse_announcements(body: str) -> list[Announced]:
         raise Invalid(f"the message lacks what its kind of announcement has: {error!r}") from error
 
 
-def _files(message: Mapping[str, Any]) -> Iterator[Announced]:
+def _files(message: Mapping[str, Any]) -> Iterator[Announced | AnnouncedRows]:
     if message.get("Type") == "Notification" and isinstance(message.get("Message"), str):
         yield from parse_announcements(message["Message"])
     elif message.get("Event") == "s3:TestEvent":
@@ -65,12 +79,32 @@ def _files(message: Mapping[str, Any]) -> Iterator[Announced]:
             found = detail["object"]
             yield from _object(detail["bucket"]["name"], found["key"], found, found.get("etag", found.get("eTag")))
     elif isinstance(message.get("register"), dict):
-        for uri in message["register"]["files"]:
-            yield Announced(str(uri))
+        yield from _of_register(message["register"])
     else:
         raise Invalid(
             'the message announces no file: it is neither a notification of S3, nor {"register": {"files": [...]}}'
         )
+
+
+def _of_register(register: Mapping[str, Any]) -> Iterator[Announced | AnnouncedRows]:
+    if set(register) == {"files"} and isinstance(register["files"], list):
+        for uri in register["files"]:
+            yield Announced(str(uri))
+        return
+    rows = register.get("rows")
+    if not {"table", "rows"} <= set(register) <= {"table", "rows", "id"} or not isinstance(rows, list) or not rows:
+        raise Invalid(
+            'register says neither {"files": [...]} nor {"table": "...", "rows": [{...}, ...]}, which may have an "id"'
+        )
+    wrong = next((number for number, row in enumerate(rows, 1) if not isinstance(row, dict)), None)
+    if wrong is not None:
+        raise Invalid(f"row {wrong:,} of the message is no object with a value for each column")
+    lines = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows).encode()
+    if len(lines) > ROWS_BYTES_MAX:
+        raise Invalid(
+            f"the message has {len(lines):,} bytes of rows, and {ROWS_BYTES_MAX:,} are the most: write a file"
+        )
+    yield AnnouncedRows(str(register["table"]), lines, None if register.get("id") is None else str(register["id"]))
 
 
 def _of_record(record: Mapping[str, Any]) -> Iterator[Announced]:

@@ -6,8 +6,8 @@
     4  copies of messages of files that cannot be taken in, among the dead letters, with the reasons
     5  the messages are deleted
 
-A delta's id is the file's URI and version. So a file that is announced twice, or whose message comes again after a stop
-at any of these writes, is in exactly one delta of each stream.
+A delta's id is the file's URI and version, or the id of rows in a message. So a file that is announced twice, or whose
+message comes again after a stop at any of these writes, is in exactly one delta of each stream.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ import pyarrow as pa
 import structlog
 
 from compactor.catalog.delta_files import version_of_file
-from compactor.changes.landing import LandedFile, deltas_of_file
-from compactor.changes.quarantine import quarantine_of
+from compactor.changes.landing import LandedFile, deltas_of_file, deltas_of_rows
+from compactor.changes.quarantine import Quarantine, quarantine_of
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError
-from dispatcher.ingest.announcements import Announced, parse_announcements
+from compactor.model.names import PartitionValues
+from dispatcher.ingest.announcements import Announced, AnnouncedRows, parse_announcements
+from dispatcher.ingest.listing import Landings, Listing, Looked, folder_of
 from dispatcher.intake.queue import Queue, QueueMessage
 
 _log = structlog.get_logger(__name__)
@@ -61,12 +63,15 @@ class Ingested:
     quarantined_rows: int = 0
 
 
+_Landing = Announced | AnnouncedRows
+
+
 @dataclass
 class _Message:
     """`reasons`: why files of it cannot be taken in."""
 
     message: QueueMessage
-    files: tuple[Announced, ...] = ()
+    files: tuple[_Landing, ...] = ()
     reasons: list[str] = field(default_factory=list)
 
 
@@ -78,7 +83,9 @@ class Ingest:
         self._lake = lake
         self._settings = settings
         self._clock = clock
-        self._landings: Mapping[str, Sequence[Table]] = {}
+        self._landings: Landings = {}
+        self._by_id: dict[str, Table] = {}
+        self._listing = Listing(queue, lake, clock)
         self._known_until_seconds = 0.0
 
     def collect_once(self) -> Ingested:
@@ -87,24 +94,17 @@ class Ingest:
         messages = self._collect()
         if not messages:
             return Ingested()
-        landings = self._tables()
-        by_table: dict[str, dict[Announced, list[_Message]]] = {}
+        by_table: dict[str, dict[_Landing, list[_Message]]] = {}
         tables: dict[str, Table] = {}
         for message in messages:
             for file in message.files:
-                folder = max((each for each in landings if file.uri.startswith(each)), key=len, default=None)
-                if folder is None:
-                    message.reasons.append(f"{file.uri} lands for no table: set the property landing of its table")
+                try:
+                    table = self._table_of(file)
+                except Invalid as error:
+                    message.reasons += error.reasons
                     continue
-                first, *others = landings[folder]
-                if others:
-                    named = ", ".join(each.table_id for each in landings[folder])
-                    message.reasons.append(
-                        f"{file.uri} lands for {named}: let the property landing of one name {folder}"
-                    )
-                    continue
-                tables[first.table_id] = first
-                by_table.setdefault(first.table_id, {}).setdefault(file, []).append(message)
+                tables[table.table_id] = table
+                by_table.setdefault(table.table_id, {}).setdefault(file, []).append(message)
         done = Ingested(messages=len(messages))
         for table_id, files in by_table.items():
             done = self._take(tables[table_id], files, done)
@@ -118,6 +118,30 @@ class Ingest:
         _log.info("files_ingested", **vars(found))
         return found
 
+    def look_for_lost(self) -> Looked:
+        """Announces files whose notifications were lost, if the last look is long ago."""
+        return self._listing.look_if_due(self._tables())
+
+    def look_at_all(self) -> Looked:
+        """Announces every file that has landed, whenever that was, and is in no delta."""
+        return self._listing.look_at_all(self._tables())
+
+    def _table_of(self, landing: _Landing) -> Table:
+        """Raises `Invalid` if there is none, or more than one."""
+        landings = self._tables()
+        if isinstance(landing, AnnouncedRows):
+            if landing.table_id not in self._by_id:
+                self._by_id[landing.table_id] = self._lake.table(landing.table_id)
+            return self._by_id[landing.table_id]
+        folder = folder_of(landings, landing.uri)
+        if folder is None:
+            raise Invalid(f"{landing.uri} lands for no table: set the property landing of its table")
+        first, *others = landings[folder]
+        if others:
+            named = ", ".join(each.table_id for each in landings[folder])
+            raise Invalid(f"{landing.uri} lands for {named}: let the property landing of one name {folder}")
+        return first
+
     def _collect(self) -> list[_Message]:
         settings, began = self._settings, self._clock.monotonic_seconds()
         messages: list[_Message] = []
@@ -129,17 +153,17 @@ class Ingest:
             for each in received:
                 message = _Message(each)
                 try:
-                    message.files = tuple(parse_announcements(each.body))
+                    message.files = tuple(_identified(one, each) for one in parse_announcements(each.body))
                 except Invalid as error:
                     message.reasons += error.reasons
                 messages.append(message)
                 files += len(message.files)
-                size_bytes += sum(file.size_bytes or 0 for file in message.files)
+                size_bytes += sum(map(_size_bytes, message.files))
             if files >= settings.files_max or size_bytes >= settings.bytes_max or left <= 0:
                 return messages
 
-    def _tables(self) -> Mapping[str, Sequence[Table]]:
-        """By the folder in which their files land; of each one, if tables do not contradict one another."""
+    def _tables(self) -> Landings:
+        """Of each folder one, if tables do not contradict one another."""
         now_seconds = self._clock.monotonic_seconds()
         if now_seconds >= self._known_until_seconds:
             tables = [self._lake.table(table_id) for table_id in self._lake.tables()]
@@ -148,52 +172,111 @@ class Ingest:
                 for folder in table.properties.landing:
                     found.setdefault(folder, []).append(table)
             self._landings = found
+            self._by_id = {each.table_id: each for each in tables}
             self._known_until_seconds = now_seconds + TABLES_KNOWN_SECONDS
         return self._landings
 
-    def _take(self, table: Table, files: Mapping[Announced, Sequence[_Message]], done: Ingested) -> Ingested:
-        """All files of a table with one entry for each stream; if one of them cannot be appended, each by itself."""
+    def _take(self, table: Table, files: Mapping[_Landing, Sequence[_Message]], done: Ingested) -> Ingested:
+        """As many files of a table as memory is for with one entry for each stream."""
         landed: list[tuple[LandedFile, Sequence[_Message]]] = []
-        superseded = 0
-        location = self._lake.location
-        quarantine = quarantine_of(table.properties.quarantine, None, location, self._clock)
-        for file in sorted(files, key=lambda each: (each.sequencer or "", each.uri)):
+        held_bytes = 0
+        quarantine = quarantine_of(table.properties.quarantine, None, self._lake.location, self._clock)
+        for file in sorted(files, key=_order):
             try:
-                version = version_of_file(location, file.uri)
-                if file.etag is not None and version.etag is not None and file.etag != version.etag.strip('"'):
-                    _log.info("file_superseded", uri=file.uri, announced=file.etag, found=version.etag)
-                    superseded += 1
-                    continue
-                landed.append((deltas_of_file(table, location, file.uri, version, quarantine), files[file]))
+                found = self._read(table, file, quarantine)
             except (Invalid, Corrupt, Denied) as error:
-                _refuse(files[file], file.uri, error)
-        try:
-            table.append_many(*_joined([each for each, _ in landed]))
-        except Invalid:
-            landed = [each for each in landed if _is_taken_alone(table, *each)]
-        rows = sum(part.num_rows for each, _ in landed for _, part, _ in each.deltas)
-        return replace(
-            done,
-            files=done.files + len(landed),
-            rows=done.rows + rows,
-            superseded=done.superseded + superseded,
-            quarantined_rows=done.quarantined_rows + sum(each.quarantined_rows for each, _ in landed),
-        )
+                _refuse(files[file], _name(file), error)
+                continue
+            if found is None:
+                done = replace(done, superseded=done.superseded + 1)
+                continue
+            landed.append((found, files[file]))
+            held_bytes += found.size_bytes
+            if held_bytes >= self._settings.bytes_max or len(landed) >= self._settings.files_max:
+                done, landed, held_bytes = _append(table, landed, done), [], 0
+        return _append(table, landed, done)
+
+    def _read(self, table: Table, file: _Landing, quarantine: Quarantine | None) -> LandedFile | None:
+        """None: another version is there than the one that was announced."""
+        location = self._lake.location
+        if isinstance(file, AnnouncedRows):
+            return deltas_of_rows(table, file.lines, f"{file.rows_id}", _name(file), quarantine)
+        version = version_of_file(location, file.uri)
+        if file.etag is not None and version.etag is not None and file.etag != version.etag.strip('"'):
+            _log.info("file_superseded", uri=file.uri, announced=file.etag, found=version.etag)
+            return None
+        return deltas_of_file(table, location, file.uri, version, quarantine)
+
+
+def _append(table: Table, landed: list[tuple[LandedFile, Sequence[_Message]]], done: Ingested) -> Ingested:
+    """With one entry for each stream; if one of the files cannot be appended, each by itself."""
+    try:
+        table.append_many(*_joined([each for each, _ in landed]))
+    except Invalid:
+        landed = [each for each in landed if _is_taken_alone(table, *each)]
+    rows = sum(part.num_rows for each, _ in landed for _, part, _ in each.deltas)
+    quarantined = sum(each.quarantined_rows for each, _ in landed)
+    return replace(
+        done,
+        files=done.files + len(landed),
+        rows=done.rows + rows,
+        quarantined_rows=done.quarantined_rows + quarantined,
+    )
+
+
+def _identified(landing: _Landing, message: QueueMessage) -> _Landing:
+    """Rows without an id have their first message's, which is the same when that comes again."""
+    if isinstance(landing, AnnouncedRows) and landing.rows_id is None:
+        return replace(landing, rows_id=f"message:{message.origin.message_id}")
+    return landing
+
+
+def _size_bytes(landing: _Landing) -> int:
+    return len(landing.lines) if isinstance(landing, AnnouncedRows) else landing.size_bytes or 0
+
+
+def _name(landing: _Landing) -> str:
+    return f"rows {landing.rows_id}" if isinstance(landing, AnnouncedRows) else landing.uri
+
+
+def _order(landing: _Landing) -> tuple[str, str]:
+    return ("", _name(landing)) if isinstance(landing, AnnouncedRows) else (landing.sequencer or "", landing.uri)
 
 
 def _joined(files: Sequence[LandedFile]) -> tuple[list[tuple[dict[str, str], pa.Table, str]], list[str]]:
-    """Deltas and ids; a version that was announced twice is given once."""
-    once = {each.file_id: each for each in files}.values()
-    return [delta for each in once for delta in each.deltas], [one for each in once for one in each.delta_ids]
+    """Deltas and ids; a version that was announced twice is given once. Raises `Invalid` for rows of one id that
+    differ."""
+    once: dict[str, LandedFile] = {}
+    for each in files:
+        same = once.setdefault(each.file_id, each)
+        if same is not each and not _are_equal(same, each):
+            raise Invalid(f"there are two different sets of rows with the id {each.file_id}")
+    found = once.values()
+    return [delta for each in found for delta in each.deltas], [one for each in found for one in each.delta_ids]
+
+
+def _are_equal(one: LandedFile, other: LandedFile) -> bool:
+    return len(one.deltas) == len(other.deltas) and all(
+        here[0] == there[0] and here[2] == there[2] and here[1].equals(there[1])
+        for here, there in zip(one.deltas, other.deltas)
+    )
 
 
 def _is_taken_alone(table: Table, file: LandedFile, messages: Sequence[_Message]) -> bool:
+    """A delta that has been compacted and retired since is in already, and its id is refused."""
+    pairs = zip(file.deltas, file.delta_ids, strict=True)
+    left = [(delta, delta_id) for delta, delta_id in pairs if not _is_retired(table, delta[0], delta_id)]
     try:
-        table.append_many(*_joined([file]))
+        table.append_many([delta for delta, _ in left], [delta_id for _, delta_id in left])
     except Invalid as error:
         _refuse(messages, file.file_id, error)
         return False
     return True
+
+
+def _is_retired(table: Table, partition: PartitionValues, delta_id: str) -> bool:
+    sources = table.stream(partition).load().state.sources.values()
+    return any(each.retired is not None and each.retired.refuses(delta_id) for each in sources)
 
 
 def _refuse(messages: Sequence[_Message], uri: str, error: LithifyError) -> None:

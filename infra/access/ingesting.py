@@ -18,8 +18,8 @@ def ingest_part(places: Places) -> Part:
         (
             Permission(
                 "TakeAnnouncements",
-                "of files that have landed",
-                actions("sqs", "DeleteMessage GetQueueAttributes GetQueueUrl ReceiveMessage"),
+                "of files that have landed; and announce those whose notification was lost",
+                actions("sqs", "DeleteMessage GetQueueAttributes GetQueueUrl ReceiveMessage SendMessage"),
                 (own.announcements,),
             ),
             Permission(

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from compactor.catalog.delta_files import version_of_file
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Corrupt, Invalid
 from compactor.storage.object_store import ObjectStore
@@ -73,6 +74,9 @@ def test_a_listing_shows_each_object_once_with_its_size(store: ObjectStore) -> N
     listed = list(store.list("p/"))
     assert sorted((entry.key, entry.size_bytes) for entry in listed) == [("p/a", 3), ("p/b-1", 5), ("p/b/1", 5)]
     assert all(entry.modified_at_ms > 1_500_000_000_000 for entry in listed)
+    if store.location.is_remote:
+        uris = [f"{store.location.root_uri}/{entry.key}" for entry in listed]
+        assert [entry.etag for entry in listed] == [version_of_file(store.location, uri).etag for uri in uris]
 
 
 def test_a_prefix_need_not_end_at_a_slash(store: ObjectStore) -> None:

@@ -138,6 +138,7 @@ MAY = {
     "IngestRole": [
         "sqs:ReceiveMessage ANNOUNCED",
         "sqs:DeleteMessage ANNOUNCED",
+        "sqs:SendMessage ANNOUNCED",
         "sqs:SendMessage REFUSED",
         f"s3:PutObject LAKES/lake/tables/T/{ENTRY} {NEW}",
         "s3:PutObject LAKES/lake/tables/T/news/_/00000000000000000001",
@@ -327,7 +328,6 @@ MAY_NOT = {
         "s3:GetObject STATE/state/task_tokens/run/message",
         "sqs:ReceiveMessage QUEUE",
         "sqs:SendMessage QUEUE",
-        "sqs:SendMessage ANNOUNCED",
         "sqs:ReceiveMessage REFUSED",
         "sns:Publish TOPIC",
     ],

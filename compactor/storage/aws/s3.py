@@ -258,7 +258,8 @@ class S3Store:
                     # Consoles create keys that end with a slash as empty folders; they are not our objects.
                     if not found["Key"].endswith("/"):
                         modified_at_ms = int(found["LastModified"].timestamp() * 1000)
-                        yield ObjectEntry(found["Key"].removeprefix(self._root), found["Size"], modified_at_ms)
+                        key = found["Key"].removeprefix(self._root)
+                        yield ObjectEntry(key, found["Size"], modified_at_ms, found.get("ETag"))
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         folder = self._root + prefix

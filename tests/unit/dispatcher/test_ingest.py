@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -10,12 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from compactor.catalog.actions import DeltasRetired
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.errors import Invalid, Unavailable
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
 from dispatcher.ingest.announcements import Announced, parse_announcements
 from dispatcher.ingest.ingest import Ingest, Ingested, IngestSettings
+from dispatcher.ingest.listing import FIRST_LOOK_SECONDS, LOOK_SECONDS, NOTIFIED_SECONDS
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_queue import MemoryQueue
@@ -76,6 +79,10 @@ def test_what_is_no_new_file_announces_none() -> None:
         "{}",
         '{"Records":[{}]}',
         '{"register":{}}',
+        '{"register":{"files":["s3://b/k"],"rows":[{"id":1}]}}',
+        '{"register":{"table":"SHOP.STOCK.V1","rows":[]}}',
+        '{"register":{"table":"SHOP.STOCK.V1","rows":[1]}}',
+        '{"register":{"table":"SHOP.STOCK.V1","rows":["' + "x" * 205_000 + '"]}}',
         '{"source":"aws.s3","detail-type":"Object Created"}',
     ],
 )
@@ -118,6 +125,25 @@ class Landing:
         for _ in range(announced):
             self.announce(file)
         return file
+
+    def send_rows(self, *rows: dict[str, object], table: str = "SHOP.STOCK.V1", **more: object) -> None:
+        self.queue.send(json.dumps({"register": {"table": table, "rows": rows, **more}}))
+
+    def reasons(self) -> str:
+        return "\n".join(each.reasons or "" for each in self.queue.dead_letters().receive(10, 0, 10))
+
+    def is_as_old_as(self, file: Path, seconds: float) -> None:
+        """By the clock of the test."""
+        at_seconds = self.clock.now_ms() / 1_000 - seconds
+        os.utime(file, (at_seconds, at_seconds))
+
+    def retire(self, table: Table, day: str, until_ms: int) -> None:
+        """As the keeper does once a compaction has the deltas, and its time is over."""
+        log, now_ms = table.stream({"day": day}).log, self.clock.now_ms()
+        last = table.stream({"day": day}).load().state.sources[1].last_position
+        log.append(
+            lambda _: [DeltasRetired(stream_version=1, position=last or 0, at_ms=now_ms, ids_refused_until_ms=until_ms)]
+        )
 
     def announce(self, *files: Path) -> None:
         self.queue.send(json.dumps({"register": {"files": [f"file://{file}" for file in files]}}))
@@ -174,7 +200,7 @@ def test_what_cannot_be_taken_in_is_a_dead_letter_with_its_reason_and_the_others
     assert (done.messages, done.files, done.refused) == (7, 1, 6)
     assert landing.rows(landing.orders) == [(1, 1)]
     assert [each.partition("@")[0] for each in landing.deltas(landing.orders)] == [f"file://{good}"]
-    reasons = "\n".join(each.reasons or "" for each in landing.queue.dead_letters().receive(10, 0, 10))
+    reasons = landing.reasons()
     for reason in (
         "neither an upsert nor a delete",
         "cannot be read as parquet",
@@ -265,3 +291,98 @@ def test_a_stop_at_any_write_leaves_each_file_in_exactly_one_delta(tmp_path: Pat
             assert stopped.rows(table) == [(each, each) for each in range(3)]
             assert set(stopped.deltas(table).values()) == {1}
         assert len(list((stopped.folder / "refused").rglob("*.jsonl"))) == 3
+
+
+def test_files_that_were_there_before_are_announced_once_and_none_that_was_taken_back(landing: Landing) -> None:
+    for number in range(3):
+        landing.land(f"stock/{number}.parquet", {"id": number, "day": str(number), "v": number}, announced=0)
+    landing.land("orders/1.parquet", {"op": "c", "id": 1, "day": "1", "v": 1}, announced=0)
+    landing.announce(landing.folder / "stock" / "0.parquet")
+    landing.take_all()
+    (delta_id,) = (each.removesuffix(" upsert") for each in landing.deltas(landing.stock))
+    landing.lake.table("SHOP.STOCK.V1").retract({"day": "0"}, delta_id)
+    landing.clock.set_ms(4_000_000_000_000)
+    assert landing.ingest().look_at_all().announced == 3
+    landing.take_all()
+    assert landing.rows(landing.stock) == [(1, 1), (2, 2)]
+    assert landing.rows(landing.orders) == [(1, 1)]
+    assert landing.ingest().look_at_all().announced == 0
+
+
+def test_a_file_whose_notification_was_lost_is_found_an_hour_later(landing: Landing) -> None:
+    ingest = landing.ingest()
+    young = landing.land("stock/1.parquet", {"id": 1, "day": "1", "v": 1}, announced=0)
+    old = landing.land("stock/2.parquet", {"id": 2, "day": "1", "v": 2}, announced=0)
+    landing.is_as_old_as(young, NOTIFIED_SECONDS - 1)
+    landing.is_as_old_as(old, FIRST_LOOK_SECONDS + 1)
+    assert ingest.look_for_lost().announced == 0  # one may be on its way, the other is for --backfill
+    landing.clock.sleep(LOOK_SECONDS - 1)
+    assert ingest.look_for_lost().announced == 0
+    landing.clock.sleep(1.0)
+    assert ingest.look_for_lost().announced == 1
+    ingest.collect_once()
+    assert landing.rows(landing.stock) == [(1, 1)]
+    landing.clock.sleep(LOOK_SECONDS)
+    assert ingest.look_for_lost().announced == 0
+
+
+def test_a_file_that_was_compacted_and_retired_is_neither_taken_again_nor_refused(landing: Landing) -> None:
+    file = landing.land("stock/1.parquet", {"id": 1, "day": "1", "v": 1}, {"id": 2, "day": "2", "v": 2})
+    landing.take_all()
+    landing.clock.set_ms(4_000_000_000_000)
+    landing.retire(landing.stock, "1", until_ms=5_000_000_000_000)
+    landing.announce(file)
+    assert landing.ingest().look_at_all().announced == 0
+    assert (done := landing.take_all()).refused == 0, landing.reasons()
+    assert done.files == 1
+    assert landing.rows(landing.stock) == [(2, 2)]  # of what is not compacted here
+
+
+def test_what_may_have_been_forgotten_is_not_announced_but_told(landing: Landing) -> None:
+    landing.land("stock/1.parquet", {"id": 1, "day": "1", "v": 1})
+    landing.take_all()
+    landing.clock.set_ms(4_000_000_000_000)
+    landing.retire(landing.stock, "1", until_ms=4_000_000_000_001)
+    landing.land("stock/2.parquet", {"id": 2, "day": "1", "v": 2})
+    landing.take_all()
+    landing.clock.set_ms(4_100_000_000_000)
+    landing.retire(landing.stock, "1", until_ms=5_000_000_000_000)
+    new = landing.land("stock/3.parquet", {"id": 3, "day": "1", "v": 3}, announced=0)
+    landing.is_as_old_as(new, 60.0)
+    found = landing.ingest().look_at_all()
+    assert (found.announced, found.forgotten) == (1, 1)
+
+
+def test_rows_of_a_message_are_appended_once_however_often_it_comes(landing: Landing) -> None:
+    for _ in range(3):
+        landing.send_rows({"id": 1, "day": "1", "v": 1}, {"id": 2, "day": "2", "v": 2}, id="till-7-42")
+    landing.send_rows({"id": 3, "day": "1", "v": 3})
+    landing.send_rows({"op": "c", "id": 1, "day": "1", "v": 1}, table="SHOP.ORDERS.V1")
+    assert landing.take_all().refused == 0
+    assert landing.rows(landing.stock) == [(1, 1), (2, 2), (3, 3)]
+    assert landing.rows(landing.orders) == [(1, 1)]
+    assert landing.deltas(landing.stock)["till-7-42 upsert"] == 2  # one in each of two streams
+    assert len(list(landing.lake.table("SHOP.STOCK.V1").stream({"day": "1"}).log.entries())) == 1
+
+
+def test_other_rows_with_an_id_that_was_used_are_refused(landing: Landing) -> None:
+    for value in (1, 2):
+        landing.send_rows({"id": 1, "day": "1", "v": value}, id="one")
+    landing.send_rows({"id": 9, "day": "1", "v": 9}, table="SHOP.NOWHERE.V1")
+    landing.send_rows({"id": 9, "v": 9})
+    assert landing.take_all().refused == 3
+    assert len(landing.rows(landing.stock)) == 1
+    reasons = landing.reasons()
+    for reason in ("'one' was already used", "SHOP.NOWHERE.V1", "has no column 'day'"):
+        assert reason in reasons
+
+
+def test_files_beyond_the_memory_of_a_collection_are_appended_in_parts(landing: Landing) -> None:
+    for number in range(4):
+        landing.land(f"stock/{number}.parquet", {"id": number, "day": "1", "v": number})
+    settings = IngestSettings(collect_seconds=0.0, bytes_max=1)
+    ingest = Ingest(landing.queue, DeltaCatalog(landing.store, landing.clock), settings, landing.clock)
+    while ingest.collect_once().messages:
+        pass
+    assert len(landing.deltas(landing.stock)) == 4
+    assert len(list(landing.lake.table("SHOP.STOCK.V1").stream({"day": "1"}).log.entries())) == 4

@@ -1,0 +1,169 @@
+"""Finds files that have landed and are in no delta: they were there before the notifications, or theirs was lost.
+
+Each that is found is announced by a `register` document on the queue, and taken in as all others are: a stop between
+two writes loses none of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+import structlog
+
+from compactor.catalog.delta_files import FileVersion, version_of_file
+from compactor.catalog.retired import IDS_REFUSED_SECONDS, RefusedIds, id_digest
+from compactor.changes.landing import delta_ids_of, id_of_file
+from compactor.lake import DeltaCatalog, Table
+from compactor.model.clock import Clock
+from compactor.model.errors import Invalid
+from compactor.model.names import PartitionValues
+from compactor.storage.concurrently import run_concurrently
+from compactor.storage.opening import open_store
+from dispatcher.intake.queue import Queue
+
+_log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 3_600.0
+"""Between two looks for lost notifications."""
+
+NOTIFIED_SECONDS = 900
+"""A younger file's notification may be on its way."""
+
+FIRST_LOOK_SECONDS = 24 * 3_600
+"""The age of the oldest files of the first look; later ones go back to the look before."""
+
+OBJECTS_A_LOOK = 100_000
+"""A look that has listed so many goes on from there in a while."""
+
+GOES_ON_SECONDS = 60.0
+
+URIS_BYTES_MAX = 100_000
+"""Of a `register` document."""
+
+Landings = Mapping[str, Sequence[Table]]
+"""The tables that files land for, by folder."""
+
+
+def folder_of(landings: Landings, uri: str) -> str | None:
+    """The innermost folder that the file has landed in."""
+    return max((each for each in landings if uri.startswith(each)), key=len, default=None)
+
+
+@dataclass(frozen=True)
+class Looked:
+    """
+    announced   files that are in no delta
+    forgotten   files left out because they may be in a delta that was compacted and forgotten since
+    is_whole    every folder was listed to its end
+    """
+
+    announced: int = 0
+    forgotten: int = 0
+    is_whole: bool = True
+
+
+class KnownFiles:
+    """The files that are in deltas of a table, or were: also in what was taken back, retired, or dropped."""
+
+    def __init__(self, table: Table, lake: DeltaCatalog) -> None:
+        def states(partition: PartitionValues) -> list[tuple[list[str], list[RefusedIds], bool]]:
+            return [
+                (
+                    [each.delta_id for each in (*source.deltas, *source.retracted)],
+                    [] if source.retired is None else list(source.retired.refused),
+                    source.retired is not None and source.retired.count > sum(map(len, source.retired.refused)),
+                )
+                for source in table.stream(partition).load().state.sources.values()
+            ]
+
+        found = run_concurrently(lake.location, states, table.partitions_even_dropped())
+        self._ids = {each for stream in found for ids, _, _ in stream for each in ids}
+        digests = [ids.array for stream in found for _, refused, _ in stream for ids in refused]
+        self._retired = RefusedIds(0, np.sort(np.concatenate(digests)).tobytes() if digests else b"")
+        self.has_forgotten = any(forgets for stream in found for _, _, forgets in stream)
+
+    def __contains__(self, file_id: str) -> bool:
+        return any(each in self._ids or id_digest(each) in self._retired for each in delta_ids_of(file_id))
+
+
+class Listing:
+    """Looks into the landing folders of a lake's tables. Not thread-safe."""
+
+    def __init__(self, queue: Queue, lake: DeltaCatalog, clock: Clock) -> None:
+        self._queue = queue
+        self._lake = lake
+        self._clock = clock
+        self._due_seconds = clock.monotonic_seconds()
+        self._since_ms = clock.now_ms() - FIRST_LOOK_SECONDS * 1_000
+        self._going: Iterator[tuple[Table, str, int, str | None]] | None = None
+        self._began_ms = 0
+
+    def look_if_due(self, landings: Landings) -> Looked:
+        """A look for lost notifications, if the last one is long ago."""
+        if self._clock.monotonic_seconds() < self._due_seconds:
+            return Looked()
+        self._due_seconds = self._clock.monotonic_seconds() + LOOK_SECONDS
+        if self._going is None:
+            self._began_ms, self._going = self._clock.now_ms(), self._files(landings)
+        part, self._going = self._going, None  # after an error it begins anew
+        found = self._announce(islice(part, OBJECTS_A_LOOK), self._since_ms, self._began_ms - NOTIFIED_SECONDS * 1_000)
+        if not found.is_whole:
+            self._going = part
+            self._due_seconds = self._clock.monotonic_seconds() + GOES_ON_SECONDS
+        else:
+            self._since_ms = self._began_ms - NOTIFIED_SECONDS * 1_000
+        return found
+
+    def look_at_all(self, landings: Landings) -> Looked:
+        """All files that are there now, whatever their age."""
+        return replace(self._announce(self._files(landings), 0, self._clock.now_ms()), is_whole=True)
+
+    def _files(self, landings: Landings) -> Iterator[tuple[Table, str, int, str | None]]:
+        """Table, URI, time in ms and ETag. A folder of several tables is told of with each of its announced files."""
+        for folder, tables in landings.items():
+            if len(tables) > 1:
+                continue
+            store = open_store(replace(self._lake.location, root_uri=folder.rstrip("/")))
+            for entry in store.list(""):
+                uri = f"{folder}{entry.key}"
+                if entry.size_bytes and folder_of(landings, uri) == folder:
+                    yield tables[0], uri, entry.modified_at_ms, entry.etag
+
+    def _announce(self, files: Iterator[tuple[Table, str, int, str | None]], from_ms: int, to_ms: int) -> Looked:
+        known: dict[str, KnownFiles] = {}
+        remembered_ms = self._clock.now_ms() - IDS_REFUSED_SECONDS * 1_000
+        waiting: list[str] = []
+        listed = announced = forgotten = 0
+        for table, uri, modified_at_ms, etag in files:
+            listed += 1
+            if not from_ms <= modified_at_ms < to_ms:
+                continue
+            held = known.get(table.table_id)
+            if held is None:
+                held = known[table.table_id] = KnownFiles(table, self._lake)
+            try:
+                version = FileVersion("", etag) if etag else version_of_file(self._lake.location, uri)
+            except Invalid:
+                continue  # deleted since
+            if id_of_file(uri, version) in held:
+                continue
+            if held.has_forgotten and modified_at_ms < remembered_ms:
+                forgotten += 1
+                continue
+            if sum(len(each) + 4 for each in waiting) + len(uri) > URIS_BYTES_MAX:
+                self._send(waiting)
+            waiting.append(uri)
+            announced += 1
+        self._send(waiting)
+        if announced or forgotten:
+            _log.warning("files_found_by_listing", announced=announced, forgotten=forgotten)
+        return Looked(announced, forgotten, listed < OBJECTS_A_LOOK)
+
+    def _send(self, uris: list[str]) -> None:
+        if uris:
+            self._queue.send(json.dumps({"register": {"files": uris}}, ensure_ascii=False))
+            uris.clear()
