@@ -133,6 +133,8 @@ class Table(tables.Table):
         format: str | Mapping[str, object] | Feed | None = None,
         order: Sequence[str] | None = None,
         columns: Mapping[str, str] | None = None,
+        keys_are_global: bool | None = None,
+        *,
         delta_id: str | None = None,
         quarantine: str | Path | None = None,
     ) -> AppendedChanges:
@@ -147,6 +149,9 @@ class Table(tables.Table):
                     "ops", "column": "operation"}; None: as the table's property `changes` says
         order       of a table without sort keys: columns by which the changes of the batch are in order
         columns     names of columns in the feed, and those that they have in the table
+        keys_are_global  a key has one row in all partitions, and its changes do not say where it was: its old partition
+                    is looked up by a merged scan of the table, which reads the indexes of all partitions. One writer at
+                    a time, and files in their order
         delta_id    of this batch: a repeated call with the same id and source is a no-op with the same result
         quarantine  the folder for changes that cannot be applied: a file of JSON lines has them and their reasons, and
                     the others are added; None: as the table's property `quarantine` says
@@ -157,17 +162,23 @@ class Table(tables.Table):
         nothing is added. After any other error some of the partitions may have theirs: call it again with the same
         delta id.
         """
-        from compactor.changes.appending import append_batch, batch_of_sources, feed_of, reader_of
+        from compactor.changes.appending import (
+            append_batch,
+            batch_of_sources,
+            feed_of,
+            reader_of,
+            with_deletes_elsewhere,
+        )
         from compactor.changes.quarantine import quarantine_of
         from compactor.changes.sources import open_feed
 
         batch_id = self._clock.new_id() if delta_id is None else delta_id
-        feed = feed_of(self.properties.changes, format, order, columns)
+        feed = feed_of(self.properties.changes, format, order, columns, keys_are_global)
         reader, location = reader_of(self, self.keys, feed), self._store.location
         aside = quarantine_of(self.properties.quarantine, quarantine, location, self._clock)
         sources = open_feed(location, source, feed, reader.feed_schema)
         batch = batch_of_sources(reader, sources, batch_id, quarantines=aside is not None)
-        return append_batch(self, batch, aside)
+        return append_batch(self, with_deletes_elsewhere(self, reader, batch), aside)
 
     @property
     def keys(self) -> tuple[Sequence[str] | None, Sequence[SortKey] | None]:
@@ -290,7 +301,13 @@ class DeltaCatalog(tables.DeltaCatalog):
         Raises `Invalid`, with file and row, for a change that cannot be applied, or of another table; then nothing is
         added. After any other error some of the tables may have theirs: call it again with the same delta id.
         """
-        from compactor.changes.appending import append_batch, batch_of_sources, feed_of, reader_of
+        from compactor.changes.appending import (
+            append_batch,
+            batch_of_sources,
+            feed_of,
+            reader_of,
+            with_deletes_elsewhere,
+        )
         from compactor.changes.many_tables import parse_paths, parts_by_table
         from compactor.changes.quarantine import quarantine_of
         from compactor.changes.sources import open_feed
@@ -308,7 +325,8 @@ class DeltaCatalog(tables.DeltaCatalog):
             table = opened[table_id]
             aside = quarantine_of(table.properties.quarantine, quarantine, self.location, self._clock)
             reader = reader_of(table, table.keys, feed)
-            batches[table_id] = batch_of_sources(reader, sources, batch_id, quarantines=aside is not None), aside
+            batch = batch_of_sources(reader, sources, batch_id, quarantines=aside is not None)
+            batches[table_id] = with_deletes_elsewhere(table, reader, batch), aside
         return {table_id: append_batch(opened[table_id], *given) for table_id, given in batches.items()}
 
     def table_even_dropped(self, table_id: str) -> Table:

@@ -49,6 +49,10 @@ class Feed(Document):
         default=(),
         description="columns by which the changes of one batch are in order, if the table has no sort keys",
     )
+    keys_are_global: bool = Field(
+        default=False,
+        description="a key has one row in all partitions, and its changes do not say where it was: it is looked up",
+    )
     columns: dict[str, str] = Field(
         default={}, description="names of columns in the feed, and those that they have in the table"
     )

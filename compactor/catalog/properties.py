@@ -288,6 +288,11 @@ def _wrong_landing(properties: TableProperties) -> Iterator[str]:
             yield f"{name} {folder!r}: write the URI of a folder, such as s3://bucket/orders/, with its last `/`"
     if quarantine is not None and lies_below(quarantine, properties.landing):
         yield f"quarantine is {quarantine}, where files land: name another folder, or each file of it would land, too"
+    if properties.changes is not None and properties.changes.keys_are_global and properties.landing:
+        yield (
+            "changes has keys_are_global, and files that land are taken in side by side: what one has moved, another "
+            "would not see. Leave out landing, and append changes one after the other"
+        )
     if properties.changes is not None and not properties.primary_keys:
         yield "changes says how a change feed is written, and each change is of a key: set primary_keys, too"
 

@@ -4,17 +4,19 @@ files, then an entry for each partition stream."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, overload
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from compactor.catalog.delta_files import DeltaSource
 from compactor.catalog.feed import Feed, parse_feed
 from compactor.catalog.partition_split import Partitioning
 from compactor.catalog.table_appends import Delta
 from compactor.changes.change_batch import ChangeBatch
-from compactor.changes.latest import latest_changes, refuse_incomplete
+from compactor.changes.global_keys import deletes_elsewhere, delta_id_of
+from compactor.changes.latest import deletes_without_partition, latest_changes, refuse_incomplete
 from compactor.changes.order import with_ordered_columns
 from compactor.changes.quarantine import Quarantine, RefusedChange, read_applicable
 from compactor.changes.sources import ChangeReader, FeedSource
@@ -43,11 +45,24 @@ class ChangedTable(Protocol):
     ) -> list[Delta]: ...
 
 
+class ReadableTable(ChangedTable, Protocol):
+    def partitions(self) -> list[dict[str, str]]: ...
+
+    def scan(
+        self, *, columns: Sequence[str] | None = ..., filter: pc.Expression | None = ..., view: str = ...
+    ) -> ScannedRows: ...
+
+
+class ScannedRows(Protocol):
+    def to_table(self) -> pa.Table: ...
+
+
 def feed_of(
     said: Feed | None,
     given: object,
     order: Sequence[str] | None = None,
     columns: Mapping[str, str] | None = None,
+    keys_are_global: bool | None = None,
 ) -> Feed:
     """The feed of a call, or the table's property, with the order and the columns of the call. Raises `Invalid` without
     either."""
@@ -56,7 +71,7 @@ def feed_of(
         raise Invalid(
             'it is not known how the changes are written: give a format, such as "dms", or set the property changes'
         )
-    more = {"order": order, "columns": columns}
+    more = {"order": order, "columns": columns, "keys_are_global": keys_are_global}
     named = {name: value for name, value in more.items() if value is not None}
     return parse_feed({**feed.model_dump(exclude_defaults=True), **named}) if named else feed
 
@@ -88,6 +103,8 @@ class BatchOfChanges:
     deltas: Sequence[tuple[dict[str, str], pa.Table, Operation]] = ()
     delta_ids: Sequence[str] = ()
     refused: Sequence[RefusedChange] = ()
+    without_partition: pa.Table | None = None
+    """Deletes that do not say where their row is."""
 
 
 def append_batch(table: ChangedTable, batch: BatchOfChanges, quarantine: Quarantine | None) -> AppendedChanges:
@@ -113,6 +130,11 @@ def reader_of(table: ChangedTable, keys: Keys, feed: Feed) -> ChangeReader:
             f"the feed is ordered by {', '.join(feed.order)}, and table {table.table_id} by {', '.join(own)}, its sort "
             "keys: leave the order out"
         )
+    if feed.keys_are_global and not own:
+        raise Invalid(
+            f"table {table.table_id} has no sort_keys, and keys are looked up in all partitions by the order of their "
+            "changes: set them, or leave keys_are_global out"
+        )
     return ChangeReader(
         feed,
         table.schema,
@@ -129,7 +151,13 @@ def batch_of_sources(
 
     def read(source: FeedSource) -> ChangeBatch:
         changes = with_ordered_columns(reader.changes(source), reader.sort_columns, reader.schema)
-        refuse_incomplete(changes, reader.partitioning, reader.primary_keys, reader.sort_columns)
+        refuse_incomplete(
+            changes,
+            reader.partitioning,
+            reader.primary_keys,
+            reader.sort_columns,
+            finds_keys=reader.feed.keys_are_global,
+        )
         return changes
 
     changes: list[ChangeBatch] = []
@@ -141,11 +169,35 @@ def batch_of_sources(
             changes.append(found)
     if not changes:
         return BatchOfChanges(batch_id, refused=refused)
+    without_partition = None
+    if reader.feed.keys_are_global:
+        changes, without_partition = deletes_without_partition(changes, reader.partitioning)
+        if not changes:
+            return BatchOfChanges(batch_id, refused=refused, without_partition=without_partition)
     latest = latest_changes(changes, reader.partitioning, reader.primary_keys, reader.sort_keys)
     foreign = [] if reader.schema is None else [name for name in reader.feed.order if name not in reader.schema.names]
     deltas = [(partition, _without(rows, foreign), operation) for partition, rows, operation in latest]
     ends = [OF_DELETES if operation is Operation.DELETE else OF_UPSERTS for _, _, operation in latest]
-    return BatchOfChanges(batch_id, deltas, [f"{batch_id}-{end}" for end in ends], refused)
+    return BatchOfChanges(batch_id, deltas, [f"{batch_id}-{end}" for end in ends], refused, without_partition)
+
+
+def with_deletes_elsewhere(table: ReadableTable, reader: ChangeReader, batch: BatchOfChanges) -> BatchOfChanges:
+    """With deletes in the partitions that the batch's keys have left. The table is read: its pending deltas and the
+    index of every partition (`view="merged"`)."""
+    if not reader.feed.keys_are_global or not table.partitioning.keys:
+        return batch
+    lost = batch.without_partition
+    key, columns = reader.primary_keys[0], [*reader.primary_keys, *reader.sort_columns, *reader.partitioning.columns]
+    given = [rows.column(key) for _, rows, _ in batch.deltas] + ([] if lost is None else [lost.column(key)])
+    living = None
+    if given and table.partitions():
+        values = pa.chunked_array([chunk for each in given for chunk in each.chunks], given[0].type)
+        wanted = pc.field(key).isin(values.combine_chunks().unique())
+        living = table.scan(columns=list(dict.fromkeys(columns)), filter=wanted, view="merged").to_table()
+    found = deletes_elsewhere(batch.deltas, lost, living, reader.partitioning, reader.primary_keys, reader.sort_keys)
+    deltas = [*batch.deltas, *((partition, rows, Operation.DELETE) for partition, rows in found)]
+    ids = [*batch.delta_ids, *(delta_id_of(batch.batch_id, rows) for _, rows in found)]
+    return replace(batch, deltas=deltas, delta_ids=ids)
 
 
 def _without(rows: pa.Table, names: Sequence[str]) -> pa.Table:

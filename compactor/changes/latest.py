@@ -8,6 +8,7 @@ the deletes of an entry come first makes no difference, and the order within a b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +40,7 @@ def latest_changes(
     of_delete = list(dict.fromkeys([*primary_keys, *partitioning.columns, *sort_columns]))
     found: list[tuple[dict[str, str], pa.Table, Operation]] = []
     for partition, numbers in partitioning.split(rows, changes[0].source_name):
-        last = numbers[_last_of_each_key(keyed.take(numbers), primary_keys, sort_keys)]
+        last = numbers[last_of_each_key(keyed.take(numbers), primary_keys, sort_keys)]
         upserts, deleted = last[~deletes[last]], last[deletes[last]]
         if len(upserts):
             found.append((partition, rows.take(upserts), Operation.UPSERT))
@@ -48,22 +49,57 @@ def latest_changes(
     return found
 
 
+def deletes_without_partition(
+    changes: Sequence[ChangeBatch], partitioning: Partitioning
+) -> tuple[list[ChangeBatch], pa.Table | None]:
+    """The changes that say where their row is, and the rows of the deletes that do not; None: every change does."""
+    placed: list[ChangeBatch] = []
+    lost: list[pa.Table] = []
+    for each in changes:
+        unknown = np.zeros(each.rows.num_rows, np.bool_)
+        for name in partitioning.columns:
+            if name not in each.rows.column_names:
+                unknown[:] = True
+            else:
+                unknown |= np.asarray(each.rows.column(name).is_null().to_numpy(zero_copy_only=False), np.bool_)
+        unknown &= each.deletes
+        lost += [each.rows.filter(pa.array(unknown))] if unknown.any() else []
+        if not unknown.all():
+            rows = each.rows.filter(pa.array(~unknown)) if unknown.any() else each.rows
+            placed.append(replace(each, rows=rows, deletes=each.deletes[~unknown], places=each.places[~unknown]))
+    return placed, pa.concat_tables(lost, promote_options="default") if lost else None
+
+
 def refuse_incomplete(
-    changes: ChangeBatch, partitioning: Partitioning, primary_keys: Sequence[str], sort_columns: Sequence[str]
+    changes: ChangeBatch,
+    partitioning: Partitioning,
+    primary_keys: Sequence[str],
+    sort_columns: Sequence[str],
+    *,
+    finds_keys: bool = False,
 ) -> None:
     """Raises `Invalid` for changes of which it is not known which row they are of, where it is, or, of a delete, when
-    it was: with null it would be older than every row of its key. An upsert without order is of a full load."""
+    it was: with null it would be older than every row of its key. An upsert without order is of a full load.
+
+    finds_keys  a delete need not say where its row is
+    """
     refused = Refusals(changes.source_name)
     if not changes.rows.num_rows:
         return
     for name in (*primary_keys, *partitioning.columns, *sort_columns):
         if name not in changes.rows.column_names:
+            if finds_keys and name not in {*primary_keys, *sort_columns} and changes.deletes.all():
+                continue
             raise Invalid(f"{changes.source_name} has no column {name!r}, without which no change can be applied")
         missing = np.asarray(changes.rows.column(name).is_null().to_numpy(zero_copy_only=False), np.bool_)
         if name in primary_keys:
             refused.add(changes.places[missing].tolist(), f"the key column {name!r} has no value")
         elif name in partitioning.columns and partitioning.default_partition is None:
-            what = "so its partition is not known (let the source log whole rows, as REPLICA IDENTITY FULL does)"
+            missing = missing & ~changes.deletes if finds_keys else missing
+            what = (
+                "so its partition is not known (let the source log whole rows, as REPLICA IDENTITY FULL does, or say "
+                "keys_are_global)"
+            )
             refused.add(changes.places[missing].tolist(), f"{name!r} has no value, {what}")
         elif name in sort_columns:
             what = "and the table orders the rows of a key by it: the delete would be older than every row"
@@ -73,15 +109,11 @@ def refuse_incomplete(
     refused.raise_if_any()
 
 
-def _last_of_each_key(rows: pa.Table, primary_keys: Sequence[str], sort_keys: Sequence[SortKey]) -> Int64s:
+def last_of_each_key(rows: pa.Table, primary_keys: Sequence[str], sort_keys: Sequence[SortKey]) -> Int64s:
     """Row numbers, ascending."""
     if rows.num_rows == 0:
         return np.zeros(0, np.int64)
-    codes = np.zeros(rows.num_rows, np.int64)
-    for number, key in enumerate(primary_keys):
-        encoded = rows.column(key).combine_chunks().dictionary_encode()
-        within = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        codes = within if number == 0 else _renumbered(codes * len(encoded.dictionary) + within)
+    codes = codes_of_keys(rows, primary_keys)
     ranks = [_ranks(rows.column(key.column), key) for key in sort_keys]
     places = np.arange(rows.num_rows)
     if len(ranks) > 1 or (ranks and (ranks[0][1:] < ranks[0][:-1]).any()):
@@ -89,6 +121,16 @@ def _last_of_each_key(rows: pa.Table, primary_keys: Sequence[str], sort_keys: Se
     last = np.full(int(codes.max()) + 1, -1, np.int64)
     last[codes[places]] = places  # of a code that is there again, NumPy keeps the last
     return np.sort(last[last >= 0])
+
+
+def codes_of_keys(rows: pa.Table, primary_keys: Sequence[str]) -> Int64s:
+    """int64 (rows,): the same number for the same key, from 0 on."""
+    codes = np.zeros(rows.num_rows, np.int64)
+    for number, key in enumerate(primary_keys):
+        encoded = rows.column(key).combine_chunks().dictionary_encode()
+        within = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        codes = within if number == 0 else _renumbered(codes * len(encoded.dictionary) + within)
+    return codes
 
 
 def _renumbered(codes: Int64s) -> Int64s:

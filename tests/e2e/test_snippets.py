@@ -165,6 +165,11 @@ def test_refused_changes_are_quarantined_with_their_reasons(tmp_path: Path) -> N
     assert json.loads(keyless)["reasons"] == ["the key column 'id' has no value"]
 
 
+def test_a_global_key_has_one_row(tmp_path: Path) -> None:
+    printed = run(tmp_path, sys.executable, "-c", BLOCKS["changes_global"])
+    assert printed.strip() == "[{'id': 1, 'region': 'south', '__source_lsn': 11}]"
+
+
 def test_a_column_says_what_each_row_does(tmp_path: Path) -> None:
     assert run(tmp_path, sys.executable, "-c", BLOCKS["changes_ops"]).strip() == "[{'item': 'a', 'left': 4}]"
 

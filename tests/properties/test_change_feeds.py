@@ -285,6 +285,49 @@ def _rows(table: Any, view: str = "merged") -> list[Row]:  # noqa: ANN401
     return sorted(found, key=lambda row: row["id"])
 
 
+def envelopes_without_images(changes: Sequence[Change], file: Path) -> list[Path]:
+    """As PostgreSQL's default replica identity has them: updates say nothing of before, deletes only the key."""
+    lines = []
+    for each in changes:
+        before = {"id": each.before["id"]} if each.before is not None and each.after is None else None
+        payload = {"before": before, "after": each.after, "source": {"lsn": each.number}, "op": each.letter}
+        lines.append(json.dumps(payload))
+    return [_written(file.with_suffix(".json"), lines)]
+
+
+@settings(max_examples=40)
+@given(asked=steps, cuts=st.lists(st.integers(1, 24), max_size=3), again=st.booleans(), compacts=st.integers(0, 3))
+def test_a_global_key_has_one_row_though_no_change_says_where_it_was(
+    asked: list[tuple[int, str, int | None, bool]], cuts: list[int], again: bool, compacts: int
+) -> None:
+    """Files come in order, maybe all of them again; a compaction comes after one of them."""
+    changes, rows = history(asked)
+    if not changes:
+        return
+    bounds = sorted({0, len(changes), *(cut for cut in cuts if cut < len(changes))})
+    with TemporaryDirectory() as folder:
+        lake = DeltaCatalog.open(Path(folder) / "lake")
+        table = lake.create_table(
+            TABLE,
+            ["region"],
+            schema=pa.schema(COLUMNS),
+            primary_keys=["id"],
+            sort_keys=[("__source_lsn", "ascending")],
+        )
+        files = [
+            envelopes_without_images(changes[first:last], Path(folder) / f"{number}")
+            for number, (first, last) in enumerate(pairwise(bounds))
+        ]
+        for number, file in enumerate(files * (1 + again)):
+            delta_id = file[0].name
+            table.append_changes(file, "debezium", keys_are_global=True, delta_id=delta_id)
+            if number == compacts:
+                compact(TABLE, delta_catalog_client=lake)
+        assert _rows(table) == rows
+        compact(TABLE, delta_catalog_client=lake)
+        assert _rows(table, view="compacted") == rows
+
+
 @pytest.mark.parametrize("feed", ["envelopes", "Maxwell", "rows with operations"])
 @settings(max_examples=15)
 @given(histories=st.lists(steps, min_size=2, max_size=3), cut=st.integers(1, 40), again=st.booleans())

@@ -306,3 +306,23 @@ def test_text_that_is_no_position_orders_nothing() -> None:
         with_ordered_columns(changes_of_dms(pa.table({"at": ["1", "b"]}), "file"), ["at"], None)
     with pytest.raises(Invalid, match="cannot be read as int8"):
         with_ordered_columns(changes_of_dms(pa.table({"at": ["1000"]}), "file"), ["at"], pa.schema([("at", pa.int8())]))
+
+
+def test_global_keys_need_an_order_and_no_landing(tmp_path: Path) -> None:
+    lake = DeltaCatalog.open(tmp_path)
+    table = lake.create_table("SHOP.ORDERS.V1", ["region"], primary_keys=["id"])
+    rows = pa.table({"op": ["I"], "id": [1], "region": ["n"]})
+    with pytest.raises(Invalid, match="has no sort_keys, and keys are looked up in all partitions by the order"):
+        table.append_changes(rows, "ops", keys_are_global=True)
+    with pytest.raises(Invalid, match="changes has keys_are_global, and files that land are taken in side by side"):
+        table.set_properties({"changes": {"format": "dms", "keys_are_global": True}, "landing": ["s3://landing/o/"]})
+
+
+def test_an_older_change_of_a_global_key_takes_no_row_away(tmp_path: Path) -> None:
+    lake = DeltaCatalog.open(tmp_path)
+    table = lake.create_table("SHOP.ORDERS.V1", ["region"], primary_keys=["id"], sort_keys=[("seq", "ascending")])
+    for region, seq in (("south", 2), ("north", 1), ("east", 3)):
+        rows = pa.table({"op": ["U"], "id": [1], "region": [region], "seq": [seq]})
+        table.append_changes(rows, "ops", keys_are_global=True)
+        newest = table.scan(view="merged").to_table().select(["region", "seq"]).to_pylist()
+        assert newest == [{"region": "east", "seq": 3}] if seq == 3 else [{"region": "south", "seq": 2}]

@@ -1,0 +1,108 @@
+"""Global keys: a key has one row in all partitions, although its changes do not say where it was. Pure.
+
+The rows that the table has of a batch's keys are looked up, and compared with the batch's by the table's sort keys: the
+last one keeps the key, and every other partition that has it gets a delete, in the order of that last one. So a batch
+may be given again, and an older one later; but a key whose delete came before its older upsert comes back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from compactor.catalog.partition_split import Partitioning
+from compactor.changes.change_batch import Bools, Int64s
+from compactor.changes.latest import codes_of_keys, last_of_each_key
+from compactor.model.counts import SortKey
+from compactor.model.names import Operation
+
+Parts = Sequence[tuple[dict[str, str], pa.Table, Operation]]
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Rows of keys and where they are. `partitions`: numbers of them, -1: not known; `is_row`: no delete."""
+
+    rows: pa.Table
+    partitions: Int64s
+    is_row: Bools
+
+
+def deletes_elsewhere(
+    parts: Parts,
+    without_partition: pa.Table | None,
+    living: pa.Table | None,
+    partitioning: Partitioning,
+    primary_keys: Sequence[str],
+    sort_keys: Sequence[SortKey],
+) -> list[tuple[dict[str, str], pa.Table]]:
+    """By partition, the deletes of keys that another partition has now, or that are gone.
+
+    parts              of a batch, with each key once in a partition
+    without_partition  deletes of a batch that say no partition
+    living             rows of the table, with key, sort and partition columns
+    """
+    columns = list(dict.fromkeys([*primary_keys, *(key.column for key in sort_keys)]))
+    known: list[dict[str, str]] = []
+    held: list[_Held] = []
+
+    def add(rows: pa.Table, partition: dict[str, str] | None, *, is_row: bool) -> None:
+        number = -1
+        if partition is not None:
+            number = known.index(partition) if partition in known else len(known)
+            known.extend([partition] if number == len(known) else [])
+        count = rows.num_rows
+        held.append(_Held(rows.select(columns), np.full(count, number), np.full(count, is_row)))
+
+    if living is not None and living.num_rows:
+        for partition, numbers in partitioning.split(living, "the table"):
+            add(living.take(numbers), partition, is_row=True)
+    of_table = sum(each.rows.num_rows for each in held)
+    for partition, rows, operation in parts:
+        add(rows, partition, is_row=operation is Operation.UPSERT)
+    if without_partition is not None:
+        add(without_partition, None, is_row=False)
+    if not held:
+        return []
+    rows = pa.concat_tables([each.rows for each in held], promote_options="permissive").combine_chunks()
+    return _deletes(rows, held, known, of_table, primary_keys, sort_keys)
+
+
+def _deletes(
+    rows: pa.Table,
+    held: Sequence[_Held],
+    known: Sequence[dict[str, str]],
+    of_table: int,
+    primary_keys: Sequence[str],
+    sort_keys: Sequence[SortKey],
+) -> list[tuple[dict[str, str], pa.Table]]:
+    partitions = np.concatenate([each.partitions for each in held])
+    is_row = np.concatenate([each.is_row for each in held])
+    codes = codes_of_keys(rows, primary_keys)
+    last = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
+    winners = last_of_each_key(rows, primary_keys, sort_keys)
+    last[codes[winners]] = winners
+    winner = last[codes]
+    in_batch = np.zeros(len(last), np.bool_)
+    in_batch[codes[of_table:]] = True
+    loses = is_row & in_batch[codes] & (partitions != partitions[winner])
+    found = []
+    for number, partition in enumerate(known):
+        losers = np.flatnonzero(loses & (partitions == number))
+        if len(losers):
+            # A key is there twice if the table and the batch have it in the same partition.
+            _, firsts = np.unique(codes[losers], return_index=True)
+            found.append((partition, rows.take(winner[losers[np.sort(firsts)]])))
+    return found
+
+
+def delta_id_of(batch_id: str, deletes: pa.Table) -> str:
+    """The same for the same deletes: what is looked up again may be less, or other, than before."""
+    digest = hashlib.sha256()
+    for column in deletes.columns:
+        digest.update(repr(column.to_pylist()).encode())
+    return f"{batch_id}-moved-{digest.hexdigest()[:16]}"
