@@ -68,6 +68,8 @@ _QUESTIONS = (
     ("Does it stay as fast after years of appends?", "A log for years"),
     ("How fast are the changes of a feed appended?", "Changes coming in"),
     ("How long does garbage collection take?", "Garbage collection"),
+    ("How long does a scan take?", "Scans"),
+    ("How long does a small instruction take?", "Small instructions in workers"),
     ("What do very many columns take?", "Very many columns"),
     ("How much memory and disk does it need?", "Little memory, little disk"),
     ("What does publishing for other engines cost?", "Publishing"),
