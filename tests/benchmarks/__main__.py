@@ -21,6 +21,7 @@ from tests.benchmarks.feeds import measure_feeds
 from tests.benchmarks.fit import OBSERVATIONS_MIN, fit_steps, observe
 from tests.benchmarks.garbage import measure_garbage
 from tests.benchmarks.goals import Goal
+from tests.benchmarks.keeper import measure_keeper
 from tests.benchmarks.machine import describe_machine
 from tests.benchmarks.object_store import measure_object_store
 from tests.benchmarks.page_trust import measure_page_trust
@@ -53,6 +54,7 @@ SECTIONS = (
     "bandwidth",
     "years",
     "garbage",
+    "keeper",
     "columns",
     "publishing",
     "scan",
@@ -93,6 +95,7 @@ _WITHOUT_CONTESTANTS: Mapping[str, _Measure] = {
     "bandwidth": _section(measure_bandwidth, report.bandwidth_section, goals.goals_of_bandwidth),
     "years": _section(measure_years, report.years_section, goals.goals_of_years),
     "garbage": _section(measure_garbage, report.garbage_section, goals.goals_of_garbage),
+    "keeper": _section(measure_keeper, report.keeper_section, goals.goals_of_keeper),
     "columns": _section(measure_columns, report.columns_section, goals.goals_of_columns),
     "scan": _section(measure_scans, report.scans_section, goals.goals_of_scans),
     "in": _section(measure_feeds, report.feeds_section, goals.goals_of_feeds),

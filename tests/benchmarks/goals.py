@@ -16,6 +16,9 @@ from tests.benchmarks.data import NARROW
 from tests.benchmarks.feeds import JSON_LINES, PARQUET, FeedSpeed
 from tests.benchmarks.garbage import STREAMS as GARBAGE_STREAMS
 from tests.benchmarks.garbage import Collection
+from tests.benchmarks.keeper import APPENDS as KEPT_APPENDS
+from tests.benchmarks.keeper import STREAMS as WATCHED_STREAMS
+from tests.benchmarks.keeper import KeeperFigures
 from tests.benchmarks.object_store import (
     CHANGES,
     DELAYS_MS,
@@ -63,6 +66,7 @@ COLUMNS_SECONDS = 10.0
 OF_A_DATASET = {EVERYTHING: 1.0, ONE_KEY: 0.5}
 FEED_MB_PER_SECOND = {JSON_LINES: 50.0, PARQUET: 200.0}
 GARBAGE_SECONDS, GARBAGE_GROWTH_MB = 120.0, 20.0
+LOOK_REQUESTS, LOOK_SECONDS, KEPT_FILES, KEPT_OVER_ONCE = 300, 60.0, 8, 1.3
 PUBLISH_MS, PUBLISH_P95_MS, OF_UNPUBLISHED, BITMAP_MS = 50.0, 100.0, 1.03, 20.0
 PUBLISH_REQUESTS = {OpenFormat.DELTA: 6.0, OpenFormat.ICEBERG: 10.0}
 
@@ -278,6 +282,20 @@ def goals_of_garbage(found: tuple[Collection, Collection]) -> list[Goal]:
         goals.append(
             Goal(f"the same of {whole.files:,} files, {whole.garbage:,} to delete, s", GARBAGE_SECONDS, whole.seconds)
         )
+    return goals
+
+
+def goals_of_keeper(found: KeeperFigures) -> list[Goal]:
+    """Of the full numbers only."""
+    look, kept, goals = found.look, found.kept, list[Goal]()
+    if look.streams == WATCHED_STREAMS:
+        goals.append(Goal(f"keeper's look at {look.streams:,} streams, requests", LOOK_REQUESTS, look.requests))
+        goals.append(Goal("the same at 30 ms a request, s", LOOK_SECONDS, look.seconds))
+    if kept.appends == KEPT_APPENDS:
+        lookups, scans = kept.lookup_seconds, kept.scan_seconds
+        goals.append(Goal(f"{kept.appends:,} appends kept by streaming: files", KEPT_FILES, kept.files))
+        goals.append(Goal("the same: lookup / after one compaction", KEPT_OVER_ONCE, lookups[0] / lookups[1]))
+        goals.append(Goal("the same: scan / after one compaction", KEPT_OVER_ONCE, scans[0] / scans[1]))
     return goals
 
 

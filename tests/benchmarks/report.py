@@ -19,6 +19,7 @@ from tests.benchmarks.feeds import FeedSpeed
 from tests.benchmarks.fit import Fit
 from tests.benchmarks.garbage import Collection
 from tests.benchmarks.goals import Goal
+from tests.benchmarks.keeper import KEYS_AN_APPEND, KeeperFigures
 from tests.benchmarks.object_store import (
     COMPACTED_FILES,
     DELTA_FILES,
@@ -70,6 +71,7 @@ _QUESTIONS = (
     ("How long does garbage collection take?", "Garbage collection"),
     ("How long does a scan take?", "Scans"),
     ("How long does a small instruction take?", "Small instructions in workers"),
+    ("What does a look of the keeper take, and how well does it keep a table?", "The keeper"),
     ("What do very many columns take?", "Very many columns"),
     ("How much memory and disk does it need?", "Little memory, little disk"),
     ("What does publishing for other engines cost?", "Publishing"),
@@ -453,6 +455,27 @@ def garbage_section(found: tuple[Collection, Collection]) -> Section:
         for each in found
     ]
     return "Garbage collection", text + markdown_table(columns, rows)
+
+
+def keeper_section(found: KeeperFigures) -> Section:
+    """What a keeper takes and leaves."""
+    look, kept = found.look, found.kept
+    text = (
+        "The look is the first one at a table with news hints, in a store in memory that answers each request after "
+        f"30 ms. The table is in a folder: {kept.appends:,} appends of {KEYS_AN_APPEND:,} new keys, one a minute, kept "
+        "by `streaming`; beside it the same appends after one compaction. Both are read in turns: medians of the "
+        "processor's seconds, of all threads.\n\n"
+    )
+    rows = [
+        (
+            f"a look at {look.streams:,} streams, of which {look.with_news:,} have something: requests, s",
+            f"{look.requests:,}, {look.seconds:.1f}",
+        ),
+        ("compactions, files that are left", f"{kept.compactions:,}, {kept.files:,}"),
+        ("a lookup: kept, compacted once, ms", ", ".join(f"{each * 1e3:.2f}" for each in kept.lookup_seconds)),
+        ("a scan of all rows: kept, compacted once, ms", ", ".join(f"{each * 1e3:.1f}" for each in kept.scan_seconds)),
+    ]
+    return "The keeper", text + markdown_table(["what", "measured"], rows)
 
 
 def columns_section(found: Columns) -> Section:
