@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +21,7 @@ from dispatcher.demo.environment import DemoEnvironment, demo_environment, make_
 from dispatcher.demo.folder import make_folder
 from dispatcher.demo.follow_up import FollowUp, make_follow_up
 from dispatcher.demo.keeper_scenario import LAG_SECONDS_MAX, KeeperScenario
+from dispatcher.demo.page import demo_page
 from dispatcher.demo.progress import DemoProgress
 from dispatcher.demo.report import Check, check_orders, check_paper, next_commands, paper_table, sessions_table
 from dispatcher.demo.scenario import JOB_RUNS, Scenario
@@ -49,6 +51,10 @@ def demo(
             "--keep-serving", help="Keep the queue and the topic running until Ctrl-C, so that you can try them."
         ),
     ] = False,
+    serve: Annotated[
+        bool,
+        typer.Option("--serve", help="Show the page of `lithify serve` over it, from its start until Ctrl-C."),
+    ] = False,
     keeper: Annotated[
         bool, typer.Option("--keeper", help="Show the keeper instead: writers append, and it keeps the lag small.")
     ] = False,
@@ -66,9 +72,15 @@ def demo(
     with demo_folder.log.open("w", encoding="utf-8") as log:
         configure_logging(as_json=False, stream=log)
         dependencies.stand_in_for_aws(AWS_VARIABLES)
-        with demo_environment(dependencies, demo_folder, on_s3=s3) as environment:
+        with ExitStack() as running:
+            environment = running.enter_context(demo_environment(dependencies, demo_folder, on_s3=s3))
+            if serve:
+                url = running.enter_context(demo_page(environment, dependencies.clock))
+                out.print(f"The page is at {url}", soft_wrap=True)
             if keeper:
                 _show_keeper(dependencies, environment, out, (keeper_seconds, max_sessions), output)
+                if serve:
+                    _wait(dependencies, out)
                 return
             started_at_seconds = dependencies.clock.monotonic_seconds()
             progress = DemoProgress()
@@ -83,7 +95,9 @@ def demo(
             views = _views(dependencies, environment)
             seconds = dependencies.clock.monotonic_seconds() - started_at_seconds
             report = _report(dependencies, environment, scenario, views, seconds, out)
-            follow_up = make_follow_up(dependencies.program, environment, scenario.deltas) if keep_serving else None
+            follow_up = (
+                make_follow_up(dependencies.program, environment, scenario.deltas) if keep_serving or serve else None
+            )
             if follow_up is not None:
                 report["follow_up"] = {"environment": follow_up.variables, "commands": follow_up.commands}
             if output is not Output.TEXT:
@@ -121,11 +135,15 @@ def _show_keeper(
 
 def _serve(dependencies: CommandDependencies, follow_up: FollowUp, out: Console) -> None:
     """Serves until Ctrl-C or SIGTERM. The scenario has set the event to end its dispatcher."""
-    stops = dependencies.stops_on_signal()
-    stops.clear()
     out.print("\nThe queue and the topic stay up. In another terminal, from this folder:\n")
     for command in follow_up.commands:
         out.print(f"  {command}", soft_wrap=True)
+    _wait(dependencies, out)
+
+
+def _wait(dependencies: CommandDependencies, out: Console) -> None:
+    stops = dependencies.stops_on_signal()
+    stops.clear()
     out.print("\nCtrl-C here ends them.")
     stops.wait()
 

@@ -36,10 +36,11 @@ def chromium() -> str:
 
 @dataclass(frozen=True)
 class Demo:
-    """A demo that has ended; `variables`: of its queue, state and lake."""
+    """A demo that has ended; `variables`: of its queue, state and lake. `page_url`: of its own page."""
 
     folder: Path
     variables: Mapping[str, str]
+    page_url: str = ""
 
     def start(self, *arguments: str, **streams: int) -> subprocess.Popen[str]:
         environment = {**os.environ, **self.variables}
@@ -94,12 +95,14 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     folder = tmp_path_factory.mktemp("demo")
     bare = Demo(folder, {})
-    command = ("demo", "--folder", str(folder), "--scale-factor", "0.01", "--keep-serving", "--output", "json")
-    with ended(bare.start(*command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)) as process:
+    command = ("demo", "--folder", str(folder), "--scale-factor", "0.01", "--serve", "--output", "json")
+    said = tmp_path_factory.mktemp("said") / "demo.log"
+    with said.open("w") as log, ended(bare.start(*command, stdout=subprocess.PIPE, stderr=log.fileno())) as process:
         assert process.stdout is not None
         report = _first_document(process.stdout)
         assert all(check["holds"] for check in report["checks"])
-        ran = Demo(folder, report["follow_up"]["environment"])
+        page_url = said.read_text().partition("The page is at ")[2].split()[0]
+        ran = Demo(folder, report["follow_up"]["environment"], page_url)
         ran.submit(STRANGE)
         with ran.dispatcher("--until-idle") as dispatcher:
             assert dispatcher.wait(60) == 0

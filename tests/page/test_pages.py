@@ -140,6 +140,13 @@ def test_a_job_run_named_like_a_script_is_text(browser: Browser, served: Served)
         assert page.locator("h1 .chip").inner_text() == "succeeded"
 
 
+def test_the_demo_has_the_page_over_itself(browser: Browser, demo: Demo) -> None:
+    with opened(browser, demo.page_url) as page:
+        page.goto(demo.page_url)
+        page.get_by_role("link", name=JOB_RUN, exact=True).first.click()
+        assert page.locator("h1 bdi").inner_text() == JOB_RUN
+
+
 def test_a_page_is_read_without_a_script(browser: Browser, served: Served) -> None:
     with opened(browser, served.url, java_script_enabled=False) as page:
         page.goto(f"{served.url}/")
