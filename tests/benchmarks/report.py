@@ -76,6 +76,7 @@ _QUESTIONS = (
     ("How much memory and disk does it need?", "Little memory, little disk"),
     ("What does publishing for other engines cost?", "Publishing"),
     ("How long until a session has begun?", "Start-up"),
+    ("How fast is the page, and what does it cost the store?", "The page"),
     ("Are predictions of time and money right?", "Expected SLA and cost, before and after"),
     ("What if something is killed?", "Killed, and gone on"),
 )

@@ -1,0 +1,281 @@
+"""How fast the page of `lithify serve` answers, how many requests it costs, and how much memory it takes:
+
+    python -m tests.benchmarks.page_speed [--minutes 10] [--results FILE]
+
+1,000 open sessions, a history of 365 days, and a store each of whose requests takes 30 ms. The page is a process of its
+own over a real socket; it counts the requests that reach the store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import uvicorn
+from fastapi import FastAPI
+
+from compactor.lake import DeltaCatalog
+from compactor.model.clock import SystemClock
+from compactor.publishing.published_lake import PublishedLake
+from compactor.storage.local import LocalStore
+from compactor.storage.location import StoreLocation, parse_location
+from compactor.storage.object_store import ObjectEntry
+from compactor.storage.opening import open_store
+from dispatcher.records.history import EndedJobRun
+from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
+from dispatcher.web.app import Doors, create_app
+from dispatcher.web.iceberg_rest import IcebergRestCatalog
+from dispatcher.web.readings import Readings
+from tests.benchmarks import report
+from tests.benchmarks.machine import describe_machine
+from tests.benchmarks.report import Section, markdown_table
+from tests.fakes.dispatch_desk import Desk, instruction
+from tests.servers import free_ports
+from tests.waiting import wait_until
+
+DELAY_SECONDS = 0.03
+JOB_RUNS, SESSIONS_EACH = 20, 50
+DAYS, ENDED_A_DAY = 365, 20
+VIEWERS, LOOK_SECONDS = 50, 5.0
+DAY_MS = 86_400_000
+TABLE = "BENCH.PAGE.V1"
+PAGES = ("/", "/tables", "/history", "/money", "/prediction", "/api/v1/now")
+GOALS = {"first byte, warm": 0.2, "whole page, warm": 1.0, "whole page, cold": 3.0}
+REQUESTS_A_SECOND_MAX, MEMORY_MIB_MAX = 2.0, 250.0
+
+
+class FarStore(LocalStore):
+    """Each request takes its time. `requests`: so far."""
+
+    requests = 0
+    lock = threading.Lock()
+
+    @property
+    def location(self) -> StoreLocation:
+        """As of a bucket, whose requests are sent side by side."""
+        return parse_location(f"s3://bench/{Path(super().location.root_uri).name}")
+
+    def read(self, key: str) -> bytes | None:
+        self._travel()
+        return super().read(key)
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        self._travel()
+        return super().read_range(key, start, length)
+
+    def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectEntry]:
+        self._travel()
+        return super().list(prefix, start_after)
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        self._travel()
+        return super().list_folders(prefix)
+
+    @classmethod
+    def _travel(cls) -> None:
+        with cls.lock:
+            cls.requests += 1
+        time.sleep(DELAY_SECONDS)
+
+
+def fill(folder: Path) -> None:
+    """The state and the lake that are shown."""
+    clock = SystemClock()
+    desk = Desk(folder, clock=clock, state=open_store(parse_location(str(folder / "state"))))
+    now_ms = clock.now_ms()
+    for day in range(DAYS, 0, -1):
+        desk.records.history.record(_ended(now_ms - day * DAY_MS, day))
+    HistoryUpkeep(desk.records, HistorySettings(), clock).close_days()
+    desk.append_days(TABLE, SESSIONS_EACH)
+    for number in range(JOB_RUNS):
+        desk.send(instruction(job_run_id=f"open-{number}", source_table_id=TABLE))
+        desk.take()
+        assert len(desk.job_run(f"open-{number}").sessions) == SESSIONS_EACH
+
+
+def _ended(at_ms: int, day: int) -> list[EndedJobRun]:
+    return [
+        EndedJobRun(
+            job_run_id=f"ended-{day}-{number}",
+            status="failed" if number == 0 else "succeeded",
+            table=f"BENCH.T{number}.V1",
+            destination=None,
+            accepted_at_ms=at_ms,
+            ended_at_ms=at_ms + 60_000,
+            seconds=60.0 + number,
+            expected_sla=70.0,
+            sessions=3,
+            expected_usd=0.5,
+            usd=0.4,
+            reasons=("it failed for the benchmark",) if number == 0 else (),
+        )
+        for number in range(ENDED_A_DAY)
+    ]
+
+
+# ------------------------------------------------------------------------------------------- the process of the page
+
+
+def serve(folder: Path, port: int) -> None:
+    state, lake = (FarStore(parse_location(str(folder / name))) for name in ("state", "lake"))
+    clock = SystemClock()
+    readings = Readings(state, DeltaCatalog(lake, clock), clock)
+    catalog = IcebergRestCatalog([PublishedLake(lake, clock, "lake")])
+    app: FastAPI = create_app(readings, catalog, Doors([f"127.0.0.1:{port}"]))
+    app.add_api_route("/static-requests", lambda: FarStore.requests)
+    uvicorn.run(app, port=port, log_level="warning", access_log=False, lifespan="off")
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[tuple[int, psutil.Process]]:
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "tests.benchmarks.page_speed", "--serve", str(folder), "--port", str(port)]
+    with subprocess.Popen(command) as process:
+        try:
+            wait_until(lambda: _is_up(port), every_seconds=0.2)
+            yield port, psutil.Process(process.pid)
+        finally:
+            process.terminate()
+
+
+def _is_up(port: int) -> bool:
+    try:
+        return ask(port, "/live").status == 200
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    first_byte_seconds: float
+    seconds: float
+    body: bytes
+
+
+def ask(port: int, path: str) -> Answer:
+    begun = time.perf_counter()
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        first = time.perf_counter() - begun
+        body = answer.read()
+        return Answer(answer.status, first, time.perf_counter() - begun, body)
+    finally:
+        connection.close()
+
+
+# ---------------------------------------------------------------------------------------------------- what is measured
+
+
+@dataclass(frozen=True)
+class Measured:
+    """
+    cold, warm      by path
+    first_requests  of the first reading of every page, which the rate pays for before anything is read again
+    memory_mib      at the begin, in the middle and at the end
+    """
+
+    cold: dict[str, Answer]
+    warm: dict[str, Answer]
+    first_requests: int
+    requests_a_second: float
+    memory_mib: tuple[float, float, float]
+
+
+def measure(folder: Path, minutes: float) -> Measured:
+    cold = {}
+    for path in PAGES:
+        with served(folder) as (port, _):
+            cold[path] = ask(port, path)
+    with served(folder) as (port, process):
+        paths = [*PAGES, "/job-runs/open-0", f"/tables/{TABLE}"]
+        for path in paths:
+            ask(port, path)
+        warm = {path: sorted((ask(port, path) for _ in range(9)), key=lambda each: each.seconds)[4] for path in PAGES}
+        before, begun = _requests(port), time.perf_counter()
+        until = begun + minutes * 60
+        memory = [process.memory_info().rss / 2**20]
+        viewers = [threading.Thread(target=_view, args=(port, paths, number, until)) for number in range(VIEWERS)]
+        for each in viewers:
+            each.start()
+        while time.perf_counter() < until:
+            time.sleep(min(5.0, max(until - time.perf_counter(), 0.0)))
+            memory.append(process.memory_info().rss / 2**20)
+        for each in viewers:
+            each.join()
+        rate = (_requests(port) - before) / (time.perf_counter() - begun)
+    return Measured(cold, warm, before, rate, (memory[0], memory[len(memory) // 2], memory[-1]))
+
+
+def _view(port: int, paths: Sequence[str], number: int, until: float) -> None:
+    turn = number
+    time.sleep(number * LOOK_SECONDS / VIEWERS)
+    while time.perf_counter() < until:
+        answer = ask(port, paths[turn % len(paths)])
+        assert answer.status == 200, answer.body
+        turn += 1
+        time.sleep(LOOK_SECONDS)
+
+
+def _requests(port: int) -> int:
+    return int(ask(port, "/static-requests").body)
+
+
+def section(measured: Measured, minutes: float, load: float) -> Section:
+    scene = (
+        f"`python -m tests.benchmarks.page_speed`: {JOB_RUNS * SESSIONS_EACH:,} open sessions of {JOB_RUNS} job runs, "
+        f"{DAYS} days of history with {ENDED_A_DAY} job runs each, {DELAY_SECONDS * 1000:.0f} ms a request to the "
+        f"store. Load average at the begin: {load:.1f}. Goals: first byte {GOALS['first byte, warm'] * 1000:.0f} ms "
+        f"and whole page {GOALS['whole page, warm']:.0f} s warm, {GOALS['whole page, cold']:.0f} s cold."
+    )
+    rows = []
+    for path, cold in measured.cold.items():
+        warm = measured.warm[path]
+        figures = (f"{warm.first_byte_seconds * 1000:.0f}", f"{warm.seconds * 1000:.0f}")
+        rows.append((f"`{path}`", f"{cold.seconds:.2f}", *figures, f"{len(warm.body) / 1000:,.0f}"))
+    table = markdown_table(["page", "cold, s", "warm: first byte, ms", "warm: whole, ms", "kB"], rows)
+    first, middle, last = measured.memory_mib
+    viewers = (
+        f"{VIEWERS} viewers for {minutes:g} minutes: {measured.requests_a_second:.2f} requests a second to the store "
+        f"(goal {REQUESTS_A_SECOND_MAX:g}), after {measured.first_requests} for the first reading of every page, which "
+        f"are paid for before anything is read again; memory {first:.0f} MiB, {middle:.0f} in the middle, "
+        f"{last:.0f} at the end (goal: flat, at most {MEMORY_MIB_MAX:.0f})."
+    )
+    return "The page", "\n\n".join((scene, table, viewers))
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.page_speed", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0, help="of the viewers")
+    parser.add_argument("--results", type=Path, help="file to write to")
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.serve is not None:
+        serve(options.serve, options.port)
+        return
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="lithify-page-") as folder:
+        fill(Path(folder))
+        measured = measure(Path(folder), options.minutes)
+    sections = [section(measured, options.minutes, load)]
+    report.show([report.machine_section(describe_machine()), *sections])
+    if options.results is not None:
+        report.write(options.results, sections)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
