@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated
 
@@ -11,13 +12,15 @@ import structlog
 import typer
 
 from compactor.model.background import BackgroundLoop
-from compactor.model.errors import EXIT_FAILED, Unavailable
+from compactor.model.errors import EXIT_FAILED, LithifyError, Unavailable
 from compactor.model.names import counted
 from dispatcher.cli.options import DeadLettersOption, EndpointOption, Output, OutputOption
 from dispatcher.cli.output import answer
 from dispatcher.cli.table_places import LakePlace
 from dispatcher.clients import QueueAddress, dependencies_of
 from dispatcher.ingest.ingest import Ingest, Ingested, IngestSettings
+from dispatcher.records.keys import LiveIngest
+from dispatcher.records.liveness import INGEST_SILENT_SECONDS, LivenessSignal
 
 _log = structlog.get_logger(__name__)
 
@@ -39,6 +42,10 @@ def ingest(
         bool,
         typer.Option("--backfill", help="First announce all files that have landed before, and are not taken in yet."),
     ] = False,
+    state: Annotated[
+        str | None,
+        typer.Option(help="The state of the dispatchers: there it signals that it lives, for `lithify serve`."),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="End when the queue is empty: for a schedule.")] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
@@ -62,7 +69,13 @@ def ingest(
                 err=True,
             )
     if not once:
-        _until_stopped(taking, ends=threading.Event())
+        signal_of = None
+        if state is not None:
+            store = dependencies.store(state, lake.s3_endpoint_url, lake.region)
+            signal_of = LivenessSignal(
+                store, dependencies.owner, INGEST_SILENT_SECONDS, dependencies.clock, signer=LiveIngest
+            )
+        _until_stopped(taking, signal_of, ends=threading.Event())
         return
     whole = Ingested()
     while (taken := taking.collect_once()).messages:
@@ -79,10 +92,11 @@ def ingest(
         raise typer.Exit(EXIT_FAILED)
 
 
-def _until_stopped(taking: Ingest, ends: threading.Event) -> None:
+def _until_stopped(taking: Ingest, liveness: LivenessSignal | None, ends: threading.Event) -> None:
     """What has begun is finished first: a message that is not deleted comes again."""
 
     def work() -> None:
+        _or_log(liveness.signal_when_due if liveness is not None else None)
         try:
             taking.look_for_lost()
             taking.collect_once()
@@ -96,3 +110,13 @@ def _until_stopped(taking: Ingest, ends: threading.Event) -> None:
         while not ends.wait(1.0):
             if not loop.is_running:
                 return
+    _or_log(liveness.stop if liveness is not None else None)
+
+
+def _or_log(signals: Callable[[], None] | None) -> None:
+    """A state that does not answer stops no file."""
+    try:
+        if signals is not None:
+            signals()
+    except LithifyError as error:
+        _log.warning("ingest_not_signalled", reason=str(error))

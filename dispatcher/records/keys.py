@@ -111,6 +111,12 @@ class LiveDispatcher(Key, template="live_dispatchers/{owner}"):
     owner: str
 
 
+class LiveIngest(Key, template="live_ingests/{owner}"):
+    """Likewise of an ingest: nothing is claimed by it, so nobody takes over."""
+
+    owner: str
+
+
 class ReleaseOfState(Key, template="releases/{version}"):
     """Marks a release of Lithify whose dispatchers have worked on this state: an empty object."""
 

@@ -21,9 +21,14 @@ from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, LithifyError, Outdated
 from compactor.storage.object_store import ObjectStore
-from dispatcher.records.keys import LiveDispatcher
+from dispatcher.records.keys import LiveDispatcher, LiveIngest
 
 _log = structlog.get_logger(__name__)
+
+Signer = type[LiveDispatcher] | type[LiveIngest]
+
+INGEST_SILENT_SECONDS = 300.0
+"""After which an ingest counts as gone, for display only."""
 
 SIGNAL_SECONDS_MAX = 30.0
 SIGNALS_IN_SILENCE = 10
@@ -59,10 +64,12 @@ class LivenessSignal:
         silent_seconds: float,
         clock: Clock,
         workers: Callable[[], int | None] = lambda: None,
+        signer: Signer = LiveDispatcher,
     ) -> None:
         """`workers`: how many workers run now."""
         self._store = store
         self._owner = owner
+        self._key = signer(owner).key
         self._silent_seconds = silent_seconds
         self._clock = clock
         self._workers = workers
@@ -87,14 +94,14 @@ class LivenessSignal:
             silent_seconds=self._silent_seconds,
             workers=self._workers(),
         )
-        self._store.overwrite(LiveDispatcher(self._owner).key, sign.render())
+        self._store.overwrite(self._key, sign.render())
         self._signals += 1
         self._signalled_at_seconds = now_seconds
 
     def stop(self) -> None:
         """Deletes the object, since no claim is held any more. Raises the store's errors."""
         if self._signals:
-            self._store.delete(LiveDispatcher(self._owner).key)
+            self._store.delete(self._key)
 
 
 @dataclass
@@ -115,7 +122,7 @@ class _Watched:
 
 @dataclass(frozen=True)
 class LastSignal:
-    """A dispatcher's last sign of life, for display only. `at_ms`: by the store's clock. `sign` None: it is gone, or
+    """The last sign of life, for display only. `at_ms`: by the store's clock. `sign` None: it is gone, or
     cannot be read."""
 
     owner: str
@@ -123,20 +130,20 @@ class LastSignal:
     sign: SignOfLife | None
 
     def is_silent(self, now_ms: int) -> bool:
-        """Whether others take its job runs over."""
+        """Whether it counts as gone: others take the job runs of such a dispatcher over."""
         return self.sign is not None and now_ms - self.at_ms > self.sign.silent_seconds * 1000
 
 
-def last_signals(store: ObjectStore) -> tuple[LastSignal, ...]:
-    """Of each dispatcher, by owner: a listing, and a read for each."""
+def last_signals(store: ObjectStore, signer: Signer = LiveDispatcher) -> tuple[LastSignal, ...]:
+    """Of each dispatcher, or each ingest, by owner: a listing, and a read for each."""
     found = []
-    for entry in store.list(LiveDispatcher.prefix()):
+    for entry in store.list(signer.prefix()):
         body = store.read(entry.key)
         try:
             sign = None if body is None else SignOfLife.parse_durable(body, entry.key)
         except (Corrupt, Outdated):
             sign = None
-        found.append(LastSignal(LiveDispatcher.parse(entry.key).owner, entry.modified_at_ms, sign))
+        found.append(LastSignal(signer.parse(entry.key).owner, entry.modified_at_ms, sign))
     return tuple(sorted(found, key=lambda each: each.owner))
 
 

@@ -194,7 +194,8 @@ def _add_api(app: FastAPI, readings: Readings) -> None:
             {
                 "job_runs": [each.model_dump(mode="json", exclude={"sessions"}) for each in reading.value.job_runs],
                 "pauses": [each.model_dump(mode="json") for each in reading.value.pauses],
-                "dispatchers": [_dispatcher(each) for each in reading.value.dispatchers],
+                "dispatchers": [_signal(each) for each in reading.value.dispatchers],
+                "ingests": [_signal(each) for each in reading.value.ingests],
                 "keepers": [{"lake": lake, "looked_at_ms": at_ms} for lake, at_ms in reading.value.keepers.items()],
                 "queue": None if reading.value.queue is None else asdict(reading.value.queue),
                 "troubles": [asdict(each) for each in troubles],
@@ -269,7 +270,7 @@ def _as_read(reading: Reading[Any], value: Mapping[str, Any]) -> dict[str, Any]:
     return {**read, **value}
 
 
-def _dispatcher(signal: LastSignal) -> dict[str, Any]:
+def _signal(signal: LastSignal) -> dict[str, Any]:
     """`silent_seconds`, `workers`: None where its sign of life cannot be read."""
     sign = signal.sign
     return {

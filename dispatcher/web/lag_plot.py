@@ -50,12 +50,6 @@ def lag_plot(hours: Sequence[LagHour]) -> LagPlot | None:
         (x(begin_ms + span_ms * part / 4), iso_text(begin_ms + span_ms * part // 4)[:10]) for part in range(5)
     )
     ticks_y = tuple((y(most * part / _TICKS_Y), seconds_words(most * part / _TICKS_Y)) for part in range(_TICKS_Y + 1))
-    columns = [
-        [hour.at_ms // 1000 for hour in hours],
-        [round(hour.lag_seconds, 1) for hour in hours],
-        [hour.lag_bound_seconds for hour in hours],
-        [hour.published_lag_seconds for hour in hours],
-    ]
     worst = max(hours, key=lambda hour: hour.lag_seconds)
     late = sum(hour.lag_bound_seconds is not None and hour.lag_seconds > hour.lag_bound_seconds for hour in hours)
     words = (
@@ -63,7 +57,20 @@ def lag_plot(hours: Sequence[LagHour]) -> LagPlot | None:
         f"bound in {late:,} of {len(hours):,} hours."
     )
     bound_y = None if bound is None else y(bound)
-    return LagPlot(lines, _lines(known), bound_y, ticks_x, ticks_y, json.dumps(columns), words)
+    return LagPlot(lines, _lines(known), bound_y, ticks_x, ticks_y, json.dumps(_columns(hours)), words)
+
+
+def _columns(hours: Sequence[LagHour]) -> list[list[float | None]]:
+    """With a row of nulls where the line is broken."""
+    rows: list[tuple[float | None, ...]] = []
+    last_ms: int | None = None
+    for hour in hours:
+        if last_ms is not None and hour.at_ms - last_ms > _GAP_MS:
+            rows.append((last_ms // 1000 + 1, None, None, None))
+        figures = (round(hour.lag_seconds, 1), hour.lag_bound_seconds, hour.published_lag_seconds)
+        rows.append((hour.at_ms // 1000, *figures))
+        last_ms = hour.at_ms
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def _lines(points: Sequence[tuple[int, float, float]]) -> tuple[str, ...]:

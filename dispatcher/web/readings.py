@@ -27,6 +27,7 @@ from dispatcher.operations.status import (
 from dispatcher.operations.table_lag import TableLag, table_lag
 from dispatcher.records.job_run_log import JobRunState, JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.keys import LiveIngest
 from dispatcher.records.lag_samples import LagHour, last_sampled
 from dispatcher.records.liveness import LastSignal, last_signals
 from dispatcher.records.pauses import Pause
@@ -56,8 +57,8 @@ SESSIONS_WITH_ROUNDS = 20
 DECISIONS_SHOWN = 20
 PLANS_SHOWN, ATTEMPTS_SHOWN = 50, 200
 
-KEEPER_SECONDS = 86_400
-"""A keeper that looked so long ago, and no more, is missed."""
+MISSED_SECONDS = 86_400
+"""A keeper or an ingest that gave a sign of life so long ago, and no more, is missed."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class QueueCounts:
 class Now:
     """
     sessions     some of those that run, by their job run
+    ingests      that signal in this state, and have within a day
     keepers      when a keeper last looked at the tables of each lake, in ms; without those that have not for a day
     queue        None: it is not known where the queue is
     """
@@ -82,6 +84,7 @@ class Now:
     sessions: dict[str, tuple[SessionView, ...]]
     pauses: tuple[Pause, ...]
     dispatchers: tuple[LastSignal, ...]
+    ingests: tuple[LastSignal, ...]
     keepers: dict[str, int]
     queue: QueueCounts | None
 
@@ -96,7 +99,7 @@ class Now:
         return [view for view in self.job_runs if view.status not in (*OPEN, UNREADABLE)]
 
 
-NOTHING_KNOWN = Now((), {}, (), (), {}, None)
+NOTHING_KNOWN = Now((), {}, (), (), (), {}, None)
 """Of a state that cannot be read."""
 
 
@@ -259,6 +262,7 @@ class Readings:
             self._sessions(views),
             tuple(self._records.pauses.all()),
             dispatchers,
+            tuple(each for each in last_signals(self._records.store, LiveIngest) if each.at_ms >= self._oldest_ms()),
             self._last_looks(),
             self._counted(),
         )
@@ -271,9 +275,12 @@ class Readings:
                 left -= len(found[view.job_run_id])
         return found
 
+    def _oldest_ms(self) -> int:
+        return self._clock.now_ms() - MISSED_SECONDS * 1000
+
     def _last_looks(self) -> dict[str, int]:
         """A listing from the last look on."""
-        oldest_ms = self._clock.now_ms() - KEEPER_SECONDS * 1000
+        oldest_ms = self._oldest_ms()
         before = {lake: at_ms for lake, at_ms in self._keepers.items() if at_ms >= oldest_ms}
         since_ms = min(before.values(), default=oldest_ms)
         self._keepers = {**before, **last_sampled(self._records.store, since_ms)}

@@ -42,6 +42,7 @@ def troubles_of(now: Now, commands: Commands, now_ms: int) -> list[PageTrouble]:
         *_of_dispatchers(now, commands, now_ms),
         *(_of_pause(pause, commands) for pause in now.pauses),
         *_of_keepers(now, commands, now_ms),
+        *_of_ingests(now, now_ms),
         *_of_dead_letters(now, commands, now_ms),
         *_of_job_runs(now, commands, now_ms),
     ]
@@ -79,6 +80,14 @@ def _of_keepers(now: Now, commands: Commands, now_ms: int) -> Iterator[PageTroub
             age = age_text((now_ms - at_ms) / 1000)
             what = f"No keeper has looked at the tables of {lake} for {age}: what is due is not compacted."
             yield PageTrouble(what, at_ms, commands.keeper())
+
+
+def _of_ingests(now: Now, now_ms: int) -> Iterator[PageTrouble]:
+    for each in now.ingests:
+        if each.is_silent(now_ms):
+            age = age_text((now_ms - each.at_ms) / 1000)
+            what = f"Ingest {each.owner} has been silent for {age}: unless another runs, announced files wait."
+            yield PageTrouble(what, each.at_ms)
 
 
 def _of_dead_letters(now: Now, commands: Commands, now_ms: int) -> Iterator[PageTrouble]:

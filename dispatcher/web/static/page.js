@@ -5,6 +5,7 @@ const EVERY_MS = 5000;
 const away = document.getElementById("away");
 let tag = null;
 let awaySince = null;
+let plot = null;
 
 function localTimes() {
   for (const each of document.querySelectorAll("time")) {
@@ -15,6 +16,26 @@ function localTimes() {
       each.textContent = `${at.toLocaleString()} ${utc}`;
     }
   }
+}
+
+function plotSize(holder) {
+  return { width: Math.max(holder.clientWidth - 24, 280), height: 240 };
+}
+
+// The same points as in the server's picture, with their figures under the pointer.
+function lagPlot() {
+  const holder = document.getElementById("lag");
+  if (!holder || !window.uPlot) {
+    return;
+  }
+  const colours = getComputedStyle(document.documentElement);
+  const colour = (name) => colours.getPropertyValue(name).trim();
+  const line = (label, name, dash) => ({ label, stroke: colour(name), width: 1.5, dash, points: { show: false } });
+  const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
+  const series = [{}, line("lag, s", "--run"), line("bound, s", "--bad", [6, 4]), line("published lag, s", "--good")];
+  plot = new uPlot({ ...plotSize(holder), series, axes: [axis, { ...axis, size: 64 }] }, JSON.parse(holder.dataset.points), holder);
+  plot.root.setAttribute("aria-hidden", "true");
+  holder.querySelector("svg").classList.add("unseen");
 }
 
 function isAway(reason) {
@@ -35,6 +56,7 @@ async function look() {
         inside.replaceChildren(...read.getElementById("main").childNodes);
         inside.querySelectorAll("details").forEach((each, number) => { each.open = open[number] ?? each.open; });
         localTimes();
+        lagPlot();
       }
     } else if (answer.status !== 304) {
       isAway(`the server answered ${answer.status}`);
@@ -49,5 +71,7 @@ async function look() {
   }
 }
 
+window.addEventListener("resize", () => plot?.root.isConnected && plot.setSize(plotSize(plot.root.parentElement)));
 localTimes();
+lagPlot();
 setTimeout(look, EVERY_MS);

@@ -14,9 +14,9 @@ from compactor.log.durable_log import Entry
 from compactor.model.errors import Denied, Invalid
 from dispatcher.operations.retry import begin_retry, plan_retry
 from dispatcher.records.job_run_log import JobRunAction
-from dispatcher.records.keys import PausedObject
+from dispatcher.records.keys import LiveIngest, PausedObject
 from dispatcher.records.lag_samples import write_sample
-from dispatcher.records.liveness import LivenessSignal
+from dispatcher.records.liveness import INGEST_SILENT_SECONDS, LivenessSignal
 from dispatcher.records.sessions import SessionEnded, SessionLaunched, SessionLaunching
 from dispatcher.web.job_run_course import attempts_of
 from dispatcher.web.readings import STATE_REQUESTS_A_SECOND
@@ -152,6 +152,18 @@ def test_a_keeper_that_looks_no_more_is_missed_for_a_day(served: Served) -> None
     assert "No keeper has looked at the tables of file:///lake for 1 h" in served.page("/")
     served.clock.sleep(86_400.0)
     assert "file:///lake" not in served.page("/")
+
+
+def test_an_ingest_that_signals_is_shown_and_is_no_dispatcher(served: Served) -> None:
+    signal = LivenessSignal(served.state, "takes-files", INGEST_SILENT_SECONDS, served.clock, signer=LiveIngest)
+    signal.signal_when_due()
+    assert [each.owner for each in served.readings.now().value.ingests] == ["takes-files"]
+    assert served.readings.now().value.dispatchers == ()
+    served.clock.sleep(3_600.0)
+    assert "Ingest takes-files has been silent for 1 h" in served.page("/")
+    signal.stop()
+    served.clock.sleep(3_600.0)
+    assert "takes-files" not in served.page("/")
 
 
 def test_a_command_to_copy_does_what_it_says_whatever_the_id(served: Served) -> None:

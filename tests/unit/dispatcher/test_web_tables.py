@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +67,11 @@ def test_the_lag_of_thirty_days_is_the_most_of_each_hour(served: Served) -> None
     html = served.page(f"/tables/{TABLE}")
     assert "At most 12 min, in the hour from 2025-10-09T00:00 UTC on; above its bound in 1 of 3 hours." in html
     assert html.count('<polyline class="line"') == 3, "no line where no keeper was looking"
+    drawn = re.search(r'data-points="([^"]+)"', html)
+    assert drawn is not None
+    assert json.loads(drawn[1])[1] == [700.0, None, 30.0, None, 40.0], "the script draws the same"
+    for asset in re.findall(r'(?:src|href)="(/static/[^"]+)"', html):
+        assert served.client.get(asset).status_code == 200
     read = len(served.state.requests)
     served.clock.sleep(3_600.0)
     served.page(f"/tables/{TABLE}")
