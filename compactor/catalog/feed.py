@@ -57,6 +57,16 @@ class Feed(Document):
         default={}, description="names of columns in the feed, and those that they have in the table"
     )
 
+    def reason_against_default_partition(self, default_partition: str | None) -> str | None:
+        """Why a move out of the default partition could not be seen: null before a change also means *not sent*."""
+        if default_partition is None or self.keys_are_global or self.format in (FeedFormat.OPS, FeedFormat.DMS):
+            return None
+        return (
+            f"a row of default_partition {default_partition!r} has null in its partition column, and in a "
+            f"{self.format.value} feed null before a change also means that the column was not sent, so its row would "
+            "stay when it moves: set keys_are_global in the feed, too, or leave default_partition out"
+        )
+
     @model_validator(mode="after")
     def _check_column(self) -> Feed:
         if self.format is not FeedFormat.OPS and self.column is not None:

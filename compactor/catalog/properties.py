@@ -293,6 +293,9 @@ def _wrong_landing(properties: TableProperties) -> Iterator[str]:
             "changes has keys_are_global, and files that land are taken in side by side: what one has moved, another "
             "would not see. Leave out landing, and append changes one after the other"
         )
+    reason = properties.changes and properties.changes.reason_against_default_partition(properties.default_partition)
+    if reason:
+        yield reason
     if properties.changes is not None and not properties.primary_keys:
         yield "changes says how a change feed is written, and each change is of a key: set primary_keys, too"
 

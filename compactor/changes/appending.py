@@ -130,6 +130,9 @@ def reader_of(table: ChangedTable, keys: Keys, feed: Feed) -> ChangeReader:
             f"the feed is ordered by {', '.join(feed.order)}, and table {table.table_id} by {', '.join(own)}, its sort "
             "keys: leave the order out"
         )
+    reason = feed.reason_against_default_partition(table.partitioning.default_partition)
+    if reason is not None:
+        raise Invalid(reason)
     if feed.keys_are_global and not own:
         raise Invalid(
             f"table {table.table_id} has no sort_keys, and keys are looked up in all partitions by the order of their "

@@ -326,3 +326,30 @@ def test_an_older_change_of_a_global_key_takes_no_row_away(tmp_path: Path) -> No
         table.append_changes(rows, "ops", keys_are_global=True)
         newest = table.scan(view="merged").to_table().select(["region", "seq"]).to_pylist()
         assert newest == [{"region": "east", "seq": 3}] if seq == 3 else [{"region": "south", "seq": 2}]
+
+
+def test_a_move_out_of_the_default_partition_is_found_or_refused_beforehand(tmp_path: Path) -> None:
+    lake = DeltaCatalog.open(tmp_path / "lake")
+    table = lake.create_table(
+        "SHOP.ORDERS.V1",
+        ["region"],
+        primary_keys=["id"],
+        sort_keys=[("__source_lsn", "ascending")],
+        properties={"default_partition": "unknown"},
+    )
+    file = tmp_path / "orders.json"
+    rows = ({"id": 1, "region": None}, {"id": 1, "region": "north"})
+    events = (
+        {"before": before, "after": after, "op": "u", "source": {"lsn": lsn}}
+        for lsn, before, after in ((1, None, rows[0]), (2, rows[0], rows[1]))
+    )
+    file.write_text("".join(json.dumps(each) + "\n" for each in events))
+    for refusing in (
+        lambda: table.append_changes([file], "debezium"),
+        lambda: table.set_properties({"changes": "debezium"}),
+    ):
+        with pytest.raises(Invalid, match="null before a change also means that the column was not sent"):
+            refusing()
+    table.append_changes([file], "debezium", keys_are_global=True)
+    (found,) = table.scan(view="merged").to_table().to_pylist()
+    assert found["region"] == "north"
