@@ -13,7 +13,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from infra.dispatcher_environment import Addresses, lake_uris
+from infra.dispatcher_environment import Addresses, lake_uris, state_uri
 from infra.network import Network
 from infra.service import ContainerPlace, container_definition, image_uri
 from infra.stages import Stage
@@ -54,6 +54,7 @@ def announce_files(scope: Construct, stage: Stage, queue: sqs.Queue) -> None:
 def ingest_environment(stage: Stage, addresses: Addresses) -> dict[str, str]:
     variables = {
         "LITHIFY_LAKE": lake_uris(stage, addresses.lake_bucket)[0],
+        "LITHIFY_STATE": state_uri(addresses),
         "LITHIFY_QUEUE_URL": addresses.announcements_url,
         "LITHIFY_DEAD_LETTER_QUEUE_URL": addresses.refused_url,
         "LITHIFY_REGION": addresses.region,

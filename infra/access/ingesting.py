@@ -9,7 +9,8 @@ from infra.permissions import Part, Permission, actions
 
 
 def ingest_part(places: Places) -> Part:
-    """It appends to the tables of the first lake, and neither makes nor changes a table. No state, no instruction."""
+    """It appends to the tables of the first lake, and neither makes nor changes a table. Of the state it has its own sign
+    of life, of instructions nothing."""
     own = replace(places, lakes=places.lakes[:1])
     return Part(
         "ingest",
@@ -37,6 +38,12 @@ def ingest_part(places: Places) -> Part:
                 "entries that add deltas, and their hints",
                 ("s3:PutObject",),
                 own.lake_objects("tables/*/streams/*/log/*", "tables/*/news/*"),
+            ),
+            Permission(
+                "SignalLife",
+                "for `lithify serve`, in an object that goes when it ends",
+                actions("s3", "DeleteObject PutObject"),
+                own.state_objects("live_ingests/*"),
             ),
             use_key(own, writes=True),
         ),

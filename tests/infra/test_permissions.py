@@ -433,6 +433,10 @@ def test_the_ingest_reads_what_has_landed_and_writes_nothing_beside_the_first_la
         for action in ("s3:PutObject", "s3:DeleteObject"):
             assert not prod.allows(name, Request(action, arn)), action
     assert not prod.allows(name, Request("s3:GetObject", "arn:aws:s3:::partners/salaries/1.parquet"))
+    state = prod.arn(prod.named("AWS::S3::Bucket", "State"))
+    for action in ("s3:PutObject", "s3:DeleteObject"):
+        assert prod.allows(name, Request(action, f"{state}/state/live_ingests/one"))
+        assert not prod.allows(name, Request(action, f"{state}/state/live_dispatchers/one"))
     lakes = prod.arn(prod.named("AWS::S3::Bucket", "Lakes"))
     entry = dict((NEW.split("=", 1),))
     for lake, may in (
