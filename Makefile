@@ -286,7 +286,7 @@ test-images: $(INSTALLED)  ## release: build the images of docker/ and look insi
 COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11
 lock: $(INSTALLED)  ## develop: write all locks after a change of pyproject.toml; pins that still fit stay
 	@$(COMPILE) pyproject.toml --all-extras --output-file requirements.lock $(ARGS)
-	@$(COMPILE) pyproject.toml --extra iceberg --group image --constraints requirements.lock --no-emit-package pyspark --no-emit-package py4j \
+	@$(COMPILE) pyproject.toml --extra iceberg --extra serve --group image --constraints requirements.lock --no-emit-package pyspark --no-emit-package py4j \
 		--output-file docker/requirements.lock $(ARGS)
 	@$(COMPILE) --group infra --constraints requirements.lock --output-file infra/requirements.lock $(ARGS)
 	@$(COMPILE) --group docs --output-file docs/requirements.lock $(ARGS)

@@ -63,7 +63,7 @@ def create_app(readings: Readings, catalog: IcebergRestCatalog, doors: Doors) ->
     app = FastAPI(
         title="Lithify",
         summary="Job runs and tables, as `lithify serve` shows them. Read-only.",
-        openapi_url="/api/v1/openapi.json",
+        openapi_url="/api/openapi.json",
         docs_url=None,
         redoc_url=None,
     )
@@ -202,7 +202,14 @@ def _add_api(app: FastAPI, readings: Readings) -> None:
             },
         )
 
-    @app.get("/api/v1/job-runs/{job_run_id:path}", responses={**guarded, **missing})
+    @app.get("/api/v1/job_runs", responses={**guarded, 503: missing[503]})
+    def job_runs() -> dict[str, Any]:
+        """Job runs: open ones, then those that have ended, the latest first."""
+        reading = readings.history()
+        views = [*readings.now().value.open_job_runs, *reading.value]
+        return _as_read(reading, {"job_runs": [each.model_dump(mode="json", exclude={"sessions"}) for each in views]})
+
+    @app.get("/api/v1/job_runs/{job_run_id:path}", responses={**guarded, **missing})
     def job_run(job_run_id: str) -> dict[str, Any]:
         """A job run with its sessions, as `lithify status JOB_RUN_ID --output json`; its events and its result."""
         reading = readings.job_run(job_run_id)
@@ -211,15 +218,7 @@ def _add_api(app: FastAPI, readings: Readings) -> None:
         answer = None if result is None else result.model_dump(mode="json")
         return _as_read(reading, {**run.view.model_dump(mode="json"), "events": events, "result": answer})
 
-    @app.get("/api/v1/history", responses={**guarded, 503: missing[503]})
-    def history() -> dict[str, Any]:
-        """Job runs that have ended, the latest first."""
-        reading = readings.history()
-        return _as_read(
-            reading, {"job_runs": [each.model_dump(mode="json", exclude={"sessions"}) for each in reading.value]}
-        )
-
-    @app.get("/api/v1/dead-letters", responses={**guarded, 503: missing[503]})
+    @app.get("/api/v1/dead_letters", responses={**guarded, 503: missing[503]})
     def dead_letters() -> dict[str, Any]:
         """Documents that were rejected, the latest first, and whether one of their id was accepted later."""
         reading = readings.history()

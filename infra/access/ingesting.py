@@ -9,8 +9,8 @@ from infra.permissions import Part, Permission, actions
 
 
 def ingest_part(places: Places) -> Part:
-    """It appends to the tables of the first lake, and neither makes nor changes a table. Of the state it has its own sign
-    of life, of instructions nothing."""
+    """It appends to the tables of the first lake, and neither makes nor changes a table. In the state it has a sign of
+    life; instructions are not its business."""
     own = replace(places, lakes=places.lakes[:1])
     return Part(
         "ingest",

@@ -184,6 +184,26 @@ def test_the_dispatcher_of_the_compose_file_is_one_that_starts() -> None:
     assert f"{options.spark.memory_gib:g}g" == worker[worker.index("--memory") + 1]
 
 
+def test_the_page_of_the_compose_file_is_one_that_starts(tmp_path: Path) -> None:
+    page, dispatcher = COMPOSE["services"]["serve"], COMPOSE["services"]["dispatcher"]
+    assert page["environment"].items() <= dispatcher["environment"].items()
+    (tmp_path / "state").mkdir()
+    (tmp_path / "lake").mkdir()
+    places = {"LITHIFY_STATE": str(tmp_path / "state"), "LITHIFY_LAKE": str(tmp_path / "lake")}
+    of_aws = {"LITHIFY_QUEUE_URL", "LITHIFY_ENDPOINT_URL", "LITHIFY_S3_ENDPOINT_URL"}
+    variables = {name: value for name, value in page["environment"].items() if name not in of_aws}
+    program, *options = page["command"]
+    command = [str(Path(sys.executable).parent / program), *options, "--port", "0"]
+    with subprocess.Popen(
+        command, env={**os.environ, **variables, **places}, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline().startswith("Job runs and tables: http://0.0.0.0:")
+        finally:
+            process.terminate()
+
+
 def test_the_images_of_the_compose_file_are_built_from_stages_that_there_are() -> None:
     for service in COMPOSE["services"].values():
         if "build" in service:

@@ -53,7 +53,7 @@ def test_every_page_is_read_without_a_script_and_asks_no_other_host(served: Serv
 
 def test_the_chart_of_a_job_run_has_the_seconds_of_its_status(served: Served) -> None:
     job_run_id = served.compacted()
-    answer = served.client.get(f"/api/v1/job-runs/{job_run_id}").json()
+    answer = served.client.get(f"/api/v1/job_runs/{job_run_id}").json()
     status = served.readings.job_run(job_run_id).value.view.model_dump(mode="json")
     assert {name: answer[name] for name in status} == status
     html = served.page(f"/job-runs/{job_run_id}")
@@ -76,7 +76,7 @@ def test_a_job_run_shows_each_attempt_the_plans_arithmetic_and_its_events(served
     assert plan is not None
     for line in plan.arithmetic:
         assert str(escape(line)) in html
-    answer = served.client.get(f"/api/v1/job-runs/{job_run_id}").json()
+    answer = served.client.get(f"/api/v1/job_runs/{job_run_id}").json()
     served.desk.publish(job_run_id)
     told = [each.id for each in served.desk.sink.events if each.id in {event["id"] for event in answer["events"]}]
     assert [each["id"] for each in answer["events"]] == list(dict.fromkeys(told))
@@ -213,7 +213,7 @@ def test_an_id_of_any_characters_is_text_and_a_link(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/job-runs/none", "/tables/A.NONE.V1", "/api/v1/job-runs/none", "/api/v1/tables/A.NONE.V1"]
+    "path", ["/job-runs/none", "/tables/A.NONE.V1", "/api/v1/job_runs/none", "/api/v1/tables/A.NONE.V1"]
 )
 def test_what_is_not_there_is_said_with_what_to_do(served: Served, path: str) -> None:
     answer = served.client.get(path)
@@ -320,14 +320,20 @@ def test_a_snapshot_needs_nothing_beside_it(served: Served) -> None:
     assert "<script" not in html
 
 
+def test_the_api_lists_open_job_runs_before_those_that_have_ended(served: Served) -> None:
+    ended, opened = served.compacted(job_run_id="first"), served.desk.accept(job_run_id="second")
+    listed = served.client.get("/api/v1/job_runs").json()["job_runs"]
+    assert [each["job_run_id"] for each in listed] == [opened, ended]
+
+
 def test_the_api_is_described_and_answers_as_it_is_described(served: Served) -> None:
     job_run_id = served.compacted()
-    described = served.client.get("/api/v1/openapi.json").json()
+    described = served.client.get("/api/openapi.json").json()
     assert set(described["paths"]) == {
         "/api/v1/now",
-        "/api/v1/job-runs/{job_run_id}",
-        "/api/v1/history",
-        "/api/v1/dead-letters",
+        "/api/v1/job_runs/{job_run_id}",
+        "/api/v1/job_runs",
+        "/api/v1/dead_letters",
         "/api/v1/money",
         "/api/v1/tables",
         "/api/v1/tables/{table_id}",
