@@ -90,6 +90,16 @@ def test_a_job_run_is_paused_cancelled_and_run_again(stage: DeployedStage) -> No
     assert status(stage, "two-retry-1") == "succeeded"
 
 
+def test_the_page_shows_everything_to_who_reads(stage: DeployedStage) -> None:
+    submit(stage, "seen")
+    done(stage.dispatch())
+    done(stage.lithify(READS, "serve", "--snapshot", "page.html"))
+    html = (stage.folder / "page.html").read_text()
+    assert "seen" in html
+    assert TABLE in html
+    assert "cannot be read" not in html
+
+
 def test_a_dead_letter_is_seen_by_who_acts_and_sent_again(stage: DeployedStage) -> None:
     stage.client("sqs").send_message(QueueUrl=stage.queue_url("Instructions"), MessageBody='{"schema_version": "1"}')
     done(stage.dispatch())
