@@ -3,7 +3,7 @@ files, then an entry for each partition stream."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, overload
 
@@ -178,7 +178,7 @@ def batch_of_sources(
         if not changes:
             return BatchOfChanges(batch_id, refused=refused, without_partition=without_partition)
     latest = latest_changes(changes, reader.partitioning, reader.primary_keys, reader.sort_keys)
-    foreign = [] if reader.schema is None else [name for name in reader.feed.order if name not in reader.schema.names]
+    foreign = set() if reader.schema is None else {*reader.feed.order}.difference(reader.schema.names)
     deltas = [(partition, _without(rows, foreign), operation) for partition, rows, operation in latest]
     ends = [OF_DELETES if operation is Operation.DELETE else OF_UPSERTS for _, _, operation in latest]
     return BatchOfChanges(batch_id, deltas, [f"{batch_id}-{end}" for end in ends], refused, without_partition)
@@ -203,6 +203,6 @@ def with_deletes_elsewhere(table: ReadableTable, reader: ChangeReader, batch: Ba
     return replace(batch, deltas=deltas, delta_ids=ids)
 
 
-def _without(rows: pa.Table, names: Sequence[str]) -> pa.Table:
+def _without(rows: pa.Table, names: Collection[str]) -> pa.Table:
     """Without the feed's order, which a table with a declared schema need not hold."""
-    return rows.drop_columns([name for name in names if name in rows.column_names])
+    return rows.drop_columns(sorted(set(names).intersection(rows.column_names)))

@@ -32,9 +32,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from compactor.catalog.actions import TIMINGS_KEPT, RoundCommitted, SessionTiming
+from compactor.catalog.actions import TIMINGS_KEPT, IndexRehashed, RoundCommitted, SessionTiming
 from compactor.catalog.snapshot import CompactedStream, ReadPoint, StreamSnapshot
-from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import DeltaCatalog
 from compactor.catalog.transaction import Committed
 from compactor.engine.protocol import Engine
@@ -44,7 +43,7 @@ from compactor.model.clock import Clock
 from compactor.planning.round_plan import DeltaFileRef
 from compactor.planning.round_planner import RoundTurn, plan_rehash, plan_round
 from compactor.planning.session_input import SessionInput, read_session_input
-from compactor.planning.session_streams import Commit, ReadReport, commits_of
+from compactor.planning.session_streams import Commit, ReadReport, SessionStreams, commits_of
 from compactor.planning.spec import SessionPlan, SessionResult
 from compactor.planning.store_use import StoreUse, store_use
 from compactor.sessions.in_flight import in_flight, planned
@@ -110,6 +109,7 @@ def run_session(plan: SessionPlan, dependencies: SessionDependencies) -> Session
     rounds, destination = session.rounds(plan), session.streams.destination
     found = commits_of(plan.spec, destination, dependencies.report, destination.log.newest)
     done = [action for _, action in found if isinstance(action, RoundCommitted)]
+    had_buckets = _hash_buckets_before(plan, session.streams, found)
     rounds_in_all = len(done) + len(rounds)
     rows = sum(ref.file.rows for ref in session.streams.pending)
     dependencies.report.started(len(done), rounds_in_all, rows, plan.expected_sla)
@@ -141,7 +141,8 @@ def run_session(plan: SessionPlan, dependencies: SessionDependencies) -> Session
         destination.news.clear(LogState(committed.entry_number, snapshot))
     seconds = dependencies.clock.monotonic_seconds() - started
     result = summarise(plan, snapshot, done, seconds)
-    return result.model_copy(update={"rehashed_from": _rehashed_from(plan, destination, snapshot)})
+    has_changed = had_buckets is not None and had_buckets != result.hash_bucket_count
+    return result.model_copy(update={"rehashed_from": had_buckets if has_changed else None})
 
 
 @contextmanager
@@ -189,12 +190,13 @@ def summarise(
     )
 
 
-def _rehashed_from(plan: SessionPlan, destination: PartitionStream, snapshot: StreamSnapshot) -> int | None:
-    """The hash bucket count of the index that the session, all of its attempts together, found; None: it is the same
-    now, or there was none."""
-    before, now = destination.load(plan.spec.destination_entry_number).state.compacted, snapshot.compacted
-    is_same = before is None or now is None or before.hash_bucket_count == now.hash_bucket_count
-    return None if is_same or before is None else before.hash_bucket_count
+def _hash_buckets_before(plan: SessionPlan, streams: SessionStreams, found: Sequence[Commit]) -> int | None:
+    """The hash bucket count of the index that the session, all of its attempts together, found; None: there was none.
+    An earlier attempt has changed it only if the log says so: else the snapshot of now has it."""
+    before = streams.snapshot
+    if any(isinstance(action, IndexRehashed) for _, action in found):
+        before = streams.destination.load(plan.spec.destination_entry_number).state
+    return None if before.compacted is None else before.compacted.hash_bucket_count
 
 
 def _store_use(completions: Sequence[RoundCommitted]) -> StoreUse:

@@ -118,14 +118,21 @@ def test_ctrl_c_in_a_session_without_spark_leaves_its_rounds_and_the_next_run_do
     assert table.scan().to_table().num_rows == 41
 
 
-@pytest.mark.parametrize("moment", [is_importing, has_java])
-def test_ctrl_c_in_a_rehash_leaves_no_process_and_a_sound_index(
-    tmp_path: Path, moment: Callable[[psutil.Popen], bool]
-) -> None:
+@pytest.mark.parametrize("when", ["it is loaded", "it writes the index"])
+def test_ctrl_c_in_a_rehash_leaves_no_process_and_a_sound_index(tmp_path: Path, when: str) -> None:
     folder = lake_of(tmp_path / "lake", deltas=1)
-    compact(TABLE, {"id"}, delta_catalog_client=DeltaCatalog.open(folder))
-    interrupt(folder, moment, ("rehash", TABLE, "--hash-bucket-count", "64"))
+    compact(TABLE, {"id"}, delta_catalog_client=DeltaCatalog.open(folder), hash_bucket_count=1)
+    before = index_files(folder)
+
+    def moment(process: psutil.Popen) -> bool:
+        return is_importing(process) if when == "it is loaded" else index_files(folder) > before
+
+    interrupt(folder, moment, ("rehash", TABLE, "--hash-bucket-count", "8192"))
     assert verify(DeltaCatalog.open(folder).table(TABLE).stream({})).problems == ()
+
+
+def index_files(folder: Path) -> int:
+    return sum(1 for each in folder.rglob("index/**/*") if each.is_file())
 
 
 def interrupt(lake: Path, moment: Callable[[psutil.Popen], bool], verb: Sequence[str] = COMPACT) -> None:
