@@ -74,8 +74,11 @@ def _expected_wait(item: pytest.Item) -> int:
     return 0
 
 
-def pytest_unconfigure() -> None:
-    """A thread that a test left waiting would keep this process for ever: its stack is shown, and the run fails."""
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """A thread that a test left waiting would keep this process for ever: its stack is shown, and the run fails. A
+    process of pytest-xdist that has no file left waits for the others, and is ended with them."""
+    if hasattr(config, "workerinput"):
+        return
     faulthandler.dump_traceback_later(EXIT_SECONDS_MAX, exit=True)
 
 
