@@ -178,7 +178,7 @@ class Table(tables.Table):
         aside = quarantine_of(self.properties.quarantine, quarantine, location, self._clock)
         sources = open_feed(location, source, feed, reader.feed_schema)
         batch = batch_of_sources(reader, sources, batch_id, quarantines=aside is not None)
-        return append_batch(self, with_deletes_elsewhere(self, reader, batch), aside)
+        return append_batch(self, with_deletes_elsewhere(self, location, reader, batch), aside)
 
     @property
     def keys(self) -> tuple[Sequence[str] | None, Sequence[SortKey] | None]:
@@ -326,7 +326,7 @@ class DeltaCatalog(tables.DeltaCatalog):
             aside = quarantine_of(table.properties.quarantine, quarantine, self.location, self._clock)
             reader = reader_of(table, table.keys, feed)
             batch = batch_of_sources(reader, sources, batch_id, quarantines=aside is not None)
-            batches[table_id] = with_deletes_elsewhere(table, reader, batch), aside
+            batches[table_id] = with_deletes_elsewhere(table, self.location, reader, batch), aside
         return {table_id: append_batch(opened[table_id], *given) for table_id, given in batches.items()}
 
     def table_even_dropped(self, table_id: str) -> Table:

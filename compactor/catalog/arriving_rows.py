@@ -115,7 +115,7 @@ class ArrivingRowsCheck:
         self._partition = {key: value for key, value in partition.items() if schema.get_field_index(key) >= 0}
         derived = {key: transform.column for key, transform in partitioning.transforms.items() if key in partition}
         self._derived = {key: column for key, column in derived.items() if schema.get_field_index(column) >= 0}
-        self._partitioning, self._is_upsert, self._all_values = partitioning, is_upsert, dict(partition)
+        self._partitioning, self._is_upsert, self._values = partitioning, is_upsert, partition
         self._nulls_differ = is_published and is_upsert
         self._text = [each.name for each in schema if _holds_text(each.type)]
         self._markers = _markers(schema) if is_upsert else []
@@ -185,10 +185,10 @@ class ArrivingRowsCheck:
         """A delete may know no more than its key: its nulls are not checked."""
         known = rows if self._is_upsert else rows.filter(rows.column(name).is_valid())
         found = self._partitioning.partition_of(known, key, self._source_name)
-        position = pc.index(pc.not_equal(found.cast(pa.string()), self._all_values[key]), pa.scalar(True)).as_py()
+        position = pc.index(pc.not_equal(found.cast(pa.string()), self._values[key]), pa.scalar(True)).as_py()
         if position >= 0:
             raise Invalid(
-                f"{self._source_name} contradicts its partition {key}={self._all_values[key]}: its column {name!r} is "
+                f"{self._source_name} contradicts its partition {key}={self._values[key]}: its column {name!r} is "
                 f"{known.column(name)[position].as_py()!r} in row {self._rows + position + 1:,}, which is of "
                 f"{key}={found[position].as_py()}: append_rows finds the partition of each row"
             )

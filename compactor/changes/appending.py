@@ -10,19 +10,20 @@ from typing import Protocol, overload
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compactor.catalog.delta_files import DeltaSource
+from compactor.catalog.delta_files import DeltaSource, digest_source
 from compactor.catalog.feed import Feed, parse_feed
 from compactor.catalog.partition_split import Partitioning
 from compactor.catalog.table_appends import Delta
 from compactor.changes.change_batch import ChangeBatch
-from compactor.changes.global_keys import deletes_elsewhere, delta_id_of
+from compactor.changes.global_keys import deletes_elsewhere, without_dictionaries
 from compactor.changes.latest import deletes_without_partition, latest_changes, refuse_incomplete
 from compactor.changes.order import with_ordered_columns
 from compactor.changes.quarantine import Quarantine, RefusedChange, read_applicable
 from compactor.changes.sources import ChangeReader, FeedSource
 from compactor.model.counts import SortKey
 from compactor.model.errors import Invalid
-from compactor.model.names import PARTITION_STREAM_POSITION, Operation, PartitionValues
+from compactor.model.names import PARTITION_STREAM_POSITION, ContentType, Operation, PartitionValues
+from compactor.storage.location import StoreLocation
 
 OF_UPSERTS, OF_DELETES = "upserts", "deletes"
 """Ends of the ids of the two deltas that a batch may be in a partition."""
@@ -184,22 +185,27 @@ def batch_of_sources(
     return BatchOfChanges(batch_id, deltas, [f"{batch_id}-{end}" for end in ends], refused, without_partition)
 
 
-def with_deletes_elsewhere(table: ReadableTable, reader: ChangeReader, batch: BatchOfChanges) -> BatchOfChanges:
+def with_deletes_elsewhere(
+    table: ReadableTable, location: StoreLocation, reader: ChangeReader, batch: BatchOfChanges
+) -> BatchOfChanges:
     """With deletes in the partitions that the batch's keys have left. The table is read: its pending deltas and the
     index of every partition (`view="merged"`)."""
     if not reader.feed.keys_are_global or not table.partitioning.keys:
         return batch
     lost = batch.without_partition
     key, columns = reader.primary_keys[0], [*reader.primary_keys, *reader.sort_columns, *reader.partitioning.columns]
-    given = [rows.column(key) for _, rows, _ in batch.deltas] + ([] if lost is None else [lost.column(key)])
+    given = [*(rows.select([key]) for _, rows, _ in batch.deltas), *([] if lost is None else [lost.select([key])])]
     living = None
     if given and table.partitions():
-        values = pa.chunked_array([chunk for each in given for chunk in each.chunks], given[0].type)
-        wanted = pc.field(key).isin(values.combine_chunks().unique())
+        values = pa.concat_tables(map(without_dictionaries, given), promote_options="permissive").column(key)
+        # The table may hold the key in another type, which may be wider: then rows of other keys are found, too.
+        wanted = pc.field(key).cast(values.type, safe=False).isin(values.combine_chunks().unique())
         living = table.scan(columns=list(dict.fromkeys(columns)), filter=wanted, view="merged").to_table()
     found = deletes_elsewhere(batch.deltas, lost, living, reader.partitioning, reader.primary_keys, reader.sort_keys)
     deltas = [*batch.deltas, *((partition, rows, Operation.DELETE) for partition, rows in found)]
-    ids = [*batch.delta_ids, *(delta_id_of(batch.batch_id, rows) for _, rows in found)]
+    # What is looked up again may be less, or other, than before: the same deletes have the same id.
+    digests = (digest_source(location, rows, ContentType.PARQUET, copies=False) for _, rows in found)
+    ids = [*batch.delta_ids, *(f"{batch.batch_id}-moved-{digest}" for digest in digests)]
     return replace(batch, deltas=deltas, delta_ids=ids)
 
 

@@ -18,7 +18,6 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -33,8 +32,6 @@ _DELETES = ("delete",)
 _NO_CHANGES = ("bootstrap-start", "bootstrap-complete")
 _LAST_OF_ITS_TRANSACTION = (1 << 63) - 1
 """Maxwell gives no `xoffset` to the row that ends a transaction, which is its last."""
-
-Texts = npt.NDArray[np.object_]
 
 
 def changes_of_maxwell(

@@ -7,7 +7,6 @@ may be given again, and an older one later; but a key whose delete came before i
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,8 +16,10 @@ import pyarrow as pa
 from compactor.catalog.partition_split import Partitioning
 from compactor.changes.change_batch import Bools, Int64s
 from compactor.changes.latest import codes_of_keys, last_of_each_key
+from compactor.model.arrow_types import value_type
 from compactor.model.counts import SortKey
 from compactor.model.names import Operation
+from compactor.schemas.cast import cast_column
 
 Parts = Sequence[tuple[dict[str, str], pa.Table, Operation]]
 
@@ -56,7 +57,7 @@ def deletes_elsewhere(
             number = known.index(partition) if partition in known else len(known)
             known.extend([partition] if number == len(known) else [])
         count = rows.num_rows
-        held.append(_Held(rows.select(columns), np.full(count, number), np.full(count, is_row)))
+        held.append(_Held(without_dictionaries(rows.select(columns)), np.full(count, number), np.full(count, is_row)))
 
     if living is not None and living.num_rows:
         for partition, numbers in partitioning.split(living, "the table"):
@@ -100,9 +101,6 @@ def _deletes(
     return found
 
 
-def delta_id_of(batch_id: str, deletes: pa.Table) -> str:
-    """The same for the same deletes: what is looked up again may be less, or other, than before."""
-    digest = hashlib.sha256()
-    for column in deletes.columns:
-        digest.update(repr(column.to_pylist()).encode())
-    return f"{batch_id}-moved-{digest.hexdigest()[:16]}"
+def without_dictionaries(rows: pa.Table) -> pa.Table:
+    """Columns that are encoded by a dictionary cannot be joined with others."""
+    return pa.table([cast_column(column, value_type(column.type)) for column in rows.columns], rows.column_names)

@@ -156,7 +156,7 @@ class DurableLog(Generic[StateT, ActionT]):
         if as_of is not None and as_of < 0:
             raise Invalid(f"there is no entry {as_of} in log {self.folder}: entries count from 1")
         if self._is_short() and as_of is None:
-            log_state = self._load_short()
+            log_state = self._load_ahead(2)  # of which one is missing as a rule
         elif self._has_not_begun():
             log_state = LogState(0, self._format.initial)
         elif as_of is None and self._is_listed():
@@ -192,25 +192,15 @@ class DurableLog(Generic[StateT, ActionT]):
         """Whether this is a remote log without a cached state that probably has an entry or two."""
         return self._is_listed() and self._format.keeps_entries and self._format.checkpoint is None
 
-    def _load_short(self) -> LogState[StateT]:
-        """The requests for the first entry and the second one, of which one is missing as a rule, are sent together."""
-        log_state = LogState(0, self._format.initial)
-        for entry in run_concurrently(self._store.location, self._read, (1, 2)):
-            if entry is None:
-                return log_state
-            log_state = self._apply(log_state, entry)
-        return self._replay(log_state, None)
-
     def _load_ahead(self, count: int) -> LogState[StateT]:
-        """The requests for so many entries after the cached fold are sent together. If none is missing, there may be
-        many more."""
+        """The requests for so many entries after the cached fold are sent together."""
         log_state = self._newest
         first = log_state.entry_number + 1
         for entry in run_concurrently(self._store.location, self._read, range(first, first + count)):
             if entry is None:
                 return log_state
             log_state = self._apply(log_state, entry)
-        return self._replay_listed(log_state, self._listed_after(log_state.entry_number))
+        return self._replay(log_state, None)
 
     def _load_listed(self) -> LogState[StateT]:
         """The fold of a remote log without a cached state: one listing, then entries and checkpoint in parallel.

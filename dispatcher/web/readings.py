@@ -37,9 +37,8 @@ from dispatcher.scheduling.limits import Limits
 from dispatcher.web.commands import Commands
 from dispatcher.web.job_run_course import Attempt, Course, ToldEvent, attempts_of, events_of, rounds_of, shared_launches
 from dispatcher.web.lag_history import LagHistory
-from dispatcher.web.log_entries import KeptEntries
 from dispatcher.web.money import DayOfMoney, MoneyHistory
-from dispatcher.web.shared import Reading, SharedReadings
+from dispatcher.web.shared import KeptEntries, Reading, SharedReadings
 from dispatcher.web.table_readings import LogPage, OneTable, Tables, read_log_page, read_table, read_tables
 
 STATE_REQUESTS_A_SECOND, LAKE_REQUESTS_A_SECOND = 1.4, 0.6

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from compactor.log.durable_log import DurableLog, Entry
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Unavailable
 from compactor.storage.object_store import ObjectStore
@@ -21,6 +22,11 @@ SECONDS_MIN = 2.0
 
 READINGS_KEPT = 256
 
+LOGS_KEPT = 32
+ENTRIES_MAX = 400
+"""Of a log, the latest: a page of them can be read, and a server that runs for long does not grow."""
+
+ActionT = TypeVar("ActionT")
 ValueT = TypeVar("ValueT")
 
 
@@ -97,3 +103,27 @@ class SharedReadings:
             while len(self._kept) > READINGS_KEPT:
                 self._kept.pop(next(iter(self._kept)))
             return kept
+
+
+class KeptEntries:
+    """Entries of logs, kept between readings: entries never change, so only those that a log has grown by are read.
+    Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[str, tuple[Entry[Any], ...]] = {}
+
+    def of(self, log: DurableLog[Any, ActionT]) -> tuple[Entry[ActionT], ...]:
+        """The latest entries, the oldest of them first. Raises the log's errors."""
+        with self._lock:
+            known = self._kept.pop(log.folder, ())
+        if known:
+            found = (*known, *log.entries(known[-1].number))
+        else:
+            last = log.load().entry_number
+            found = tuple(log.entries_between(max(last - ENTRIES_MAX + 1, 1), last))
+        with self._lock:
+            self._kept[log.folder] = found[-ENTRIES_MAX:]
+            while len(self._kept) > LOGS_KEPT:
+                self._kept.pop(next(iter(self._kept)))
+        return found[-ENTRIES_MAX:]

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compactor.api import compact
-from compactor.lake import DeltaCatalog
+from compactor.lake import DeltaCatalog, Table
 
 TABLE = "SHOP.ORDERS.V1"
 Row = dict[str, Any]
@@ -218,14 +218,7 @@ def test_the_table_is_that_of_the_database(
     written_as, write = FEEDS[feed]
     with TemporaryDirectory() as folder:
         lake = DeltaCatalog.open(Path(folder) / "lake")
-        table = lake.create_table(
-            TABLE,
-            ["region"],
-            schema=pa.schema(COLUMNS),
-            primary_keys=["id"],
-            sort_keys=[("__source_lsn", "ascending")] if is_ordered else None,
-            properties={"changes": written_as},
-        )
+        table = created(lake, is_ordered=is_ordered, changes=written_as)
         files = [write(piece, Path(folder) / f"{number}") for number, piece in enumerate(pieces)]
         order = list(range(len(files)))
         if is_ordered:
@@ -258,14 +251,7 @@ def test_with_a_quarantine_the_table_is_that_of_the_feed_without_what_is_refused
         return
     with TemporaryDirectory() as folder:
         lake = DeltaCatalog.open(Path(folder) / "lake")
-        table = lake.create_table(
-            TABLE,
-            ["region"],
-            schema=pa.schema(COLUMNS),
-            primary_keys=["id"],
-            sort_keys=[("__source_lsn", "ascending")],
-            properties={"changes": written_as},
-        )
+        table = created(lake, changes=written_as)
         (file,) = write(changes, Path(folder) / "feed")
         lines = file.read_text().splitlines()
         for place in places:
@@ -278,6 +264,17 @@ def test_with_a_quarantine_the_table_is_that_of_the_feed_without_what_is_refused
         assert [each["change"] for each in aside] == [REFUSED[feed]] * len(places)
         refused = json.dumps(REFUSED[feed])
         assert [each["row"] for each in aside] == [at for at, line in enumerate(lines, 1) if line == refused]
+
+
+def created(lake: DeltaCatalog, table_id: str = TABLE, *, is_ordered: bool = True, **properties: object) -> Table:
+    return lake.create_table(
+        table_id,
+        ["region"],
+        schema=pa.schema(COLUMNS),
+        primary_keys=["id"],
+        sort_keys=[("__source_lsn", "ascending")] if is_ordered else None,
+        properties=properties,
+    )
 
 
 def _rows(table: Any, view: str = "merged") -> list[Row]:  # noqa: ANN401
@@ -307,13 +304,7 @@ def test_a_global_key_has_one_row_though_no_change_says_where_it_was(
     bounds = sorted({0, len(changes), *(cut for cut in cuts if cut < len(changes))})
     with TemporaryDirectory() as folder:
         lake = DeltaCatalog.open(Path(folder) / "lake")
-        table = lake.create_table(
-            TABLE,
-            ["region"],
-            schema=pa.schema(COLUMNS),
-            primary_keys=["id"],
-            sort_keys=[("__source_lsn", "ascending")],
-        )
+        table = created(lake)
         files = [
             envelopes_without_images(changes[first:last], Path(folder) / f"{number}")
             for number, (first, last) in enumerate(pairwise(bounds))
@@ -351,13 +342,7 @@ def test_the_tables_of_one_feed_are_those_of_the_database(
         lake = DeltaCatalog.open(Path(folder) / "lake")
         tables = {f"shop.t{number}": f"SHOP.T{number}.V1" for number in range(len(told))}
         for table_id in tables.values():
-            lake.create_table(
-                table_id,
-                ["region"],
-                schema=pa.schema(COLUMNS),
-                primary_keys=["id"],
-                sort_keys=[("__source_lsn", "ascending")],
-            )
+            created(lake, table_id)
         for file in files * (1 + again):
             lake.append_changes([file], written_as, table_of, tables, delta_id=file.name)
         for (_, rows), table_id in zip(told, tables.values(), strict=True):

@@ -353,3 +353,23 @@ def test_a_move_out_of_the_default_partition_is_found_or_refused_beforehand(tmp_
     table.append_changes([file], "debezium", keys_are_global=True)
     (found,) = table.scan(view="merged").to_table().to_pylist()
     assert found["region"] == "north"
+
+
+@pytest.mark.parametrize(
+    ("held", "given"),
+    [
+        (pa.array([1, 2], pa.int64()), pa.array([1, 2], pa.int32())),
+        (pa.array([1, 2], pa.int32()), pa.array([1, 2], pa.int64())),
+        (pa.array([1, 2], pa.uint8()), pa.array([1, 2], pa.int64())),
+        (pa.array(["1", "2"]), pa.array(["1", "2"]).dictionary_encode()),
+        (pa.array(["1", "2"]).dictionary_encode(), pa.array(["1", "2"], pa.large_string())),
+    ],
+)
+def test_a_global_key_is_found_whatever_type_holds_it(tmp_path: Path, held: pa.Array, given: pa.Array) -> None:
+    lake = DeltaCatalog.open(tmp_path)
+    table = lake.create_table("SHOP.ORDERS.V1", ["region"], primary_keys=["id"], sort_keys=[("seq", "ascending")])
+    table.append({"region": "north"}, pa.table({"id": held, "seq": [1, 1]}))
+    changes = pa.table({"op": ["U", "D"], "id": given, "region": ["south", None], "seq": [2, 2]})
+    table.append_changes(changes, "ops", keys_are_global=True)
+    (found,) = table.scan(view="merged").to_table().to_pylist()
+    assert (str(found["id"]), found["region"]) == ("1", "south")
