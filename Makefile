@@ -73,7 +73,7 @@ dist: $(INSTALLED)  ## release: build the wheel and the sdist into dist/, and ch
 archive: $(INSTALLED)  ## use: pack the Python environment of a cluster's workers (ARGS="--cpu x86-64-v3")
 	@$(BIN)/lithify archive $(or $(TARGET),lithify.tar.gz) $(ARGS)
 
-demo: $(INSTALLED)  ## use: end to end on this machine: queue, dispatcher, workers, compacted tables (ARGS=--s3 for an S3, --keeper for the keeper, --serve for the page)
+demo: $(INSTALLED)  ## use: end to end on this machine: queue, dispatcher, workers, compacted tables (ARGS=--s3 for an S3, --keeper for the keeper, --changes for a change feed, --serve for the page)
 	@$(BIN)/lithify demo $(ARGS)
 
 # All tests of a file run in one of the two processes; tests/conftest.py has the order.

@@ -23,10 +23,11 @@ DELIVERIES_MAX = 5
 
 @dataclass(frozen=True)
 class DemoServices:
-    """A queue whose dead letters go to another, a topic, and a queue that gets every event of the topic."""
+    """Queues for instructions and for announced files, whose dead letters go to others; a topic, and a queue that gets
+    every event of the topic."""
 
     queue_url: str
-    dead_letter_queue_url: str
+    files_queue_url: str
     topic_arn: str
     events_queue_url: str
 
@@ -36,9 +37,7 @@ def create_services(endpoint_url: str, region: str, name: str) -> DemoServices:
     sqs = boto3.client("sqs", endpoint_url=endpoint_url, region_name=region)
     sns = boto3.client("sns", endpoint_url=endpoint_url, region_name=region)
     with translated(f"{endpoint_url} creates no queues"):
-        dead_letters = sqs.create_queue(QueueName=f"{name}-dead-letters")["QueueUrl"]
-        policy = {"deadLetterTargetArn": _arn(sqs, dead_letters), "maxReceiveCount": DELIVERIES_MAX}
-        queue = sqs.create_queue(QueueName=name, Attributes={"RedrivePolicy": json.dumps(policy)})["QueueUrl"]
+        queue, files = (_create_queue(sqs, each) for each in (name, f"{name}-files"))
         events = sqs.create_queue(QueueName=f"{name}-events")["QueueUrl"]
         topic = sns.create_topic(Name=f"{name}-events")["TopicArn"]
         sns.subscribe(
@@ -47,7 +46,7 @@ def create_services(endpoint_url: str, region: str, name: str) -> DemoServices:
             Endpoint=_arn(sqs, events),
             Attributes={"RawMessageDelivery": "true"},
         )
-    return DemoServices(queue, dead_letters, topic, events)
+    return DemoServices(queue, files, topic, events)
 
 
 def create_bucket(endpoint_url: str, region: str, bucket: str) -> None:
@@ -84,6 +83,13 @@ class EventFeed:
                         self._seen.add(event.id)
                         found.append(event)
         return sorted(found, key=lambda event: event.sequence)
+
+
+def _create_queue(sqs: SQSClient, name: str) -> str:
+    """The URL of a queue that has dead letters."""
+    dead_letters = sqs.create_queue(QueueName=f"{name}-dead-letters")["QueueUrl"]
+    policy = {"deadLetterTargetArn": _arn(sqs, dead_letters), "maxReceiveCount": DELIVERIES_MAX}
+    return sqs.create_queue(QueueName=name, Attributes={"RedrivePolicy": json.dumps(policy)})["QueueUrl"]
 
 
 def _arn(sqs: SQSClient, url: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +17,7 @@ from compactor.model.names import counted
 from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer, as_text, flush
 from dispatcher.clients import CommandDependencies, dependencies_of
+from dispatcher.demo.changes_scenario import ANNOUNCED_TIMES, ChangesScenario
 from dispatcher.demo.environment import DemoEnvironment, demo_environment, make_dispatcher
 from dispatcher.demo.folder import make_folder
 from dispatcher.demo.follow_up import FollowUp, make_follow_up
@@ -30,6 +31,7 @@ from dispatcher.demo.stand_ins import AWS_VARIABLES
 from dispatcher.layout import FAILED, SUCCEEDED, Line, printable
 from dispatcher.operations.status import JobRunView, view_job_run
 from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.stops import Stops
 
 LINE_CHARACTERS = 160
 """The width of the output without a terminal."""
@@ -58,7 +60,15 @@ def demo(
     keeper: Annotated[
         bool, typer.Option("--keeper", help="Show the keeper instead: writers append, and it keeps the lag small.")
     ] = False,
-    keeper_seconds: Annotated[float, typer.Option(min=5, help="How long they append, with --keeper.")] = 120.0,
+    changes: Annotated[
+        bool,
+        typer.Option(
+            "--changes", help="Show a change feed instead: two tables stay equal to those of a shop in SQLite."
+        ),
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option(min=5, help="How long writers append, with --keeper, or the shop trades, with --changes.")
+    ] = 120.0,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Compact two tables here, with stand-ins for SQS, SNS and S3: the paper's example, and TPC-H's orders.
@@ -77,8 +87,9 @@ def demo(
             if serve:
                 url = running.enter_context(demo_page(environment, dependencies.clock))
                 out.print(f"The page is at {url}", soft_wrap=True)
-            if keeper:
-                _show_keeper(dependencies, environment, out, (keeper_seconds, max_sessions), output)
+            if keeper or changes:
+                show = _show_changes if changes else _show_keeper
+                show(dependencies, environment, out, (seconds, max_sessions), output)
                 if serve:
                     _wait(dependencies, out)
                 return
@@ -93,8 +104,8 @@ def demo(
                 out.print(f"Stopped before its end. What was done until then is in {demo_folder.shown}.")
                 raise typer.Exit(EXIT_INTERRUPTED)
             views = _views(dependencies, environment)
-            seconds = dependencies.clock.monotonic_seconds() - started_at_seconds
-            report = _report(dependencies, environment, scenario, views, seconds, out)
+            took_seconds = dependencies.clock.monotonic_seconds() - started_at_seconds
+            report = _report(dependencies, environment, scenario, views, took_seconds, out)
             follow_up = (
                 make_follow_up(dependencies.program, environment, scenario.deltas) if keep_serving or serve else None
             )
@@ -120,16 +131,47 @@ def _show_keeper(
     with Screen(out, DemoProgress(), dependencies.clock) as screen:
         scenario = KeeperScenario(environment, screen, dependencies.clock, seconds)
         kept = scenario.run(make_dispatcher(dependencies, environment, max_sessions), stops)
-    if stops.interrupted:
-        out.print(f"Stopped before its end. What was done until then is in {environment.folder.shown}.")
-        raise typer.Exit(EXIT_INTERRUPTED)
+    _exit_if_interrupted(stops, environment, out)
     claim = (
         f"{kept.deltas:,} deltas in {kept.seconds:.0f} s: the greatest lag was {kept.greatest_lag_seconds:.0f} s, of "
         f"less than {LAG_SECONDS_MAX:.0f} s, with {counted(kept.decisions, 'decision')}, and "
         f"{counted(kept.files, 'file')} left; ${kept.usd:,.4f} on EMR"
     )
-    answer(output, {**asdict(kept), "holds": kept.holds}, [_check_line(Check(claim, kept.holds))])
-    if not kept.holds:
+    _answer_check(Check(claim, kept.holds), asdict(kept), output)
+
+
+def _show_changes(
+    dependencies: CommandDependencies,
+    environment: DemoEnvironment,
+    out: Console,
+    shape: tuple[float, int | None],
+    output: Output,
+) -> None:
+    """`shape`: seconds of the shop, and sessions at a time. Exits with 1 if the tables are not equal at the end."""
+    seconds, max_sessions = shape
+    stops = dependencies.stops_on_signal()
+    scenario = ChangesScenario(environment, dependencies.program, dependencies.clock, seconds)
+    with Screen(out, DemoProgress(), dependencies.clock, scenario.render) as screen:
+        played = scenario.run(screen, make_dispatcher(dependencies, environment, max_sessions), stops)
+    _exit_if_interrupted(stops, environment, out)
+    tables = " and ".join(f"{each.name} of {each.lake_rows:,} rows" for each in played.tables)
+    claim = (
+        f"{played.changes:,} changes in {counted(played.files, 'file')}, each announced {ANNOUNCED_TIMES} times, in "
+        f"{played.seconds:.0f} s: the compacted tables, {tables}, are equal to the shop's"
+    )
+    _answer_check(Check(claim, played.holds), asdict(played), output)
+
+
+def _exit_if_interrupted(stops: Stops, environment: DemoEnvironment, out: Console) -> None:
+    if stops.interrupted:
+        out.print(f"Stopped before its end. What was done until then is in {environment.folder.shown}.")
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _answer_check(check: Check, facts: Mapping[str, object], output: Output) -> None:
+    """Exits with 1 if it does not hold."""
+    answer(output, {**facts, "holds": check.holds}, [_check_line(check)])
+    if not check.holds:
         raise typer.Exit(EXIT_FAILED)
 
 

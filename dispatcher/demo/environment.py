@@ -54,6 +54,8 @@ class DemoEnvironment:
     s3           the S3 server that the lake and the state are on; None: they are in `folder`
     topic_arn    the topic that instructions name
     receive      returns the events that arrived since its last call
+    landing      where files land, for tables that have the property
+    announced    the queue on which they are announced
     """
 
     folder: DemoFolder
@@ -64,6 +66,8 @@ class DemoEnvironment:
     topic_arn: str
     receive: Callable[[], list[Event]]
     endpoint_url: str
+    landing: ObjectStore
+    announced: Queue
 
 
 @contextmanager
@@ -91,6 +95,8 @@ def demo_environment(
             topic_arn=services.topic_arn,
             receive=EventFeed.open(services.events_queue_url, endpoint_url, REGION).receive,
             endpoint_url=endpoint_url,
+            landing=_open(folder, s3, "landing"),
+            announced=dependencies.clients.queue(QueueAddress(services.files_queue_url, None, endpoint_url, REGION)),
         )
 
 

@@ -6,6 +6,7 @@
                /instructions    the documents that were sent
                /spark           Spark's output (logs/) and scratch files
                /dispatcher.log
+               /landing, /ingest.log    with --changes: the shop's feed, and what ingest says
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ class DemoFolder:
     @property
     def log(self) -> Path:
         return self.path / "dispatcher.log"
+
+    @property
+    def ingest_log(self) -> Path:
+        return self.path / "ingest.log"
 
     @property
     def spark(self) -> Path:

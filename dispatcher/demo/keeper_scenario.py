@@ -9,8 +9,9 @@ dispatcher       a thread with the dispatcher of `lithify dispatch`; its Spark j
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -63,6 +64,26 @@ class KeptTable:
         return self.greatest_lag_seconds < LAG_SECONDS_MAX and not self.pending_deltas
 
 
+@contextmanager
+def keeper_and_dispatcher(
+    environment: DemoEnvironment, clock: Clock, dispatch: Callable[[threading.Event], object], stops: threading.Event
+) -> Iterator[None]:
+    """Both run while the context is open; `stops` is set at its end. Raises what the dispatcher raised."""
+    records = JobRunStore(environment.state, clock)
+    services = KeeperServices(environment.lake, records, environment.queue, ClusterRoom(), NoSink(), clock)
+    with ThreadPoolExecutor(1, thread_name_prefix="demo") as threads:
+        dispatching = threads.submit(dispatch, stops)
+        try:
+            with Keeper(services, KeeperSettings(look_seconds=1.0)).loop(stops):
+                try:
+                    yield
+                finally:
+                    stops.set()
+        finally:
+            stops.set()
+    dispatching.result()
+
+
 class KeeperScenario:
     """Runs once."""
 
@@ -81,20 +102,17 @@ class KeeperScenario:
     def run(self, dispatch: Callable[[threading.Event], object], stops: threading.Event) -> KeptTable:
         """Raises what a writer or the dispatcher raised."""
         begun = self._clock.monotonic_seconds()
-        table = self._create_table()
+        properties = {"compact_when": POLICY, "news_hints": True}
+        table = self._environment.lake.create_table(TABLE_ID, ["page"], primary_keys={"id"}, properties=properties)
         self._screen.show_step(f"{TABLE_ID}: compact_when={POLICY}; {WRITERS} writers append for {self._seconds:.0f} s")
-        with ThreadPoolExecutor(WRITERS + 1, thread_name_prefix="demo") as threads:
+        with (
+            ThreadPoolExecutor(WRITERS, thread_name_prefix="demo") as threads,
+            keeper_and_dispatcher(self._environment, self._clock, dispatch, stops),
+        ):
             writing = [threads.submit(self._write, table, number, stops) for number in range(WRITERS)]
-            dispatching = threads.submit(dispatch, stops)
-            try:
-                with self._keeper().loop(stops):
-                    figures = self._watch(table, stops, begun)
-                    stops.set()
-            finally:
-                stops.set()
+            figures = self._watch(table, stops, begun)
         for each in writing:
             each.result()
-        dispatching.result()
         seconds = self._clock.monotonic_seconds() - begun
         decided, usd = self._decisions()
         lag_seconds = self._greatest_lag_seconds
@@ -104,17 +122,6 @@ class KeeperScenario:
         """Their number, and what their job runs would cost on EMR."""
         state = self._decided.load().state
         return len(state.open) + len(state.ended), state.spent_usd(self._clock.now_ms())
-
-    def _create_table(self) -> Table:
-        properties: dict[str, object] = {"compact_when": POLICY, "news_hints": True}
-        return self._environment.lake.create_table(TABLE_ID, ["page"], primary_keys={"id"}, properties=properties)
-
-    def _keeper(self) -> Keeper:
-        records = JobRunStore(self._environment.state, self._clock)
-        services = KeeperServices(
-            self._environment.lake, records, self._environment.queue, ClusterRoom(), NoSink(), self._clock
-        )
-        return Keeper(services, KeeperSettings(look_seconds=1.0))
 
     def _write(self, table: Table, writer: int, stops: threading.Event) -> None:
         until = self._clock.monotonic_seconds() + self._seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Literal, Self
 
@@ -50,8 +51,12 @@ _STYLES = {
 class Screen:
     """A context manager: the sessions are shown while it is open. Without a terminal there are only lines."""
 
-    def __init__(self, out: Console, progress: DemoProgress, clock: Clock) -> None:
+    def __init__(
+        self, out: Console, progress: DemoProgress, clock: Clock, below: Callable[[], RenderableType] | None = None
+    ) -> None:
+        """`below`: what is shown below the lines; by default the sessions of `progress`."""
         self._out = out
+        self._below = below or self._render
         self._progress = progress
         self._clock = clock
         self._started_at_seconds = clock.monotonic_seconds()
@@ -62,7 +67,7 @@ class Screen:
         if self._out.is_terminal:
             self._live = Live(
                 console=self._out,
-                get_renderable=self._render,
+                get_renderable=self._below,
                 refresh_per_second=_REFRESHES_PER_SECOND,
                 transient=True,
             )

@@ -153,7 +153,7 @@ def _command_line(process: psutil.Process) -> list[str]:
 
 @pytest.mark.slow
 def test_the_keeper_keeps_the_lag_of_a_table_small_while_writers_append(tmp_path: Path) -> None:
-    done = demo(tmp_path, "--keeper", "--keeper-seconds", "15", "--output", "json")
+    done = demo(tmp_path, "--keeper", "--seconds", "15", "--output", "json")
     assert done.returncode == 0, done.stdout + done.stderr
     kept = json.loads(done.stdout)
     assert kept["holds"]
@@ -161,3 +161,16 @@ def test_the_keeper_keeps_the_lag_of_a_table_small_while_writers_append(tmp_path
     assert kept["pending_deltas"] == 0
     assert kept["files"] <= 8
     assert "decisions, $" in done.stderr
+
+
+@pytest.mark.slow
+def test_tables_stay_equal_to_those_of_a_shop_whose_changes_land_as_files(tmp_path: Path) -> None:
+    done = demo(tmp_path, "--changes", "--seconds", "6", "--output", "json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    played = json.loads(done.stdout)
+    assert played["holds"]
+    for table in played["tables"]:
+        assert table["lake_rows"] == table["shop_rows"] > 0
+        assert (table["differing"], table["pending_deltas"]) == (0, 0)
+        assert table["files"] >= 1
+    assert "the shop closes" in done.stderr

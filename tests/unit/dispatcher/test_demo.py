@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -15,8 +16,10 @@ from compactor.log.durable_log import Entry
 from compactor.model.errors import Invalid
 from compactor.model.names import Operation
 from dispatcher.demo import tpch
+from dispatcher.demo.changes_scenario import Compared, PlayedFeed
 from dispatcher.demo.folder import PARENT, make_folder
 from dispatcher.demo.progress import DemoProgress
+from dispatcher.demo.shop import TABLES, Shop
 from dispatcher.operations.event_text import event_text
 from dispatcher.records.job_run_events import (
     JobRunAcceptedEvent,
@@ -188,3 +191,38 @@ def test_a_folder_with_anything_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letter").touch()
     with pytest.raises(Invalid, match="is not empty"):
         make_folder(tmp_path)
+
+
+def test_the_feed_of_the_shop_says_all_that_happened_to_its_rows() -> None:
+    shop, known = Shop(), {name: dict[int, tuple[object, ...]]() for name in TABLES}
+    happened: set[str] = set()
+    for _ in range(5):
+        shop.trade(200)
+        for name, lines in shop.take_feed().items():
+            for event in map(json.loads, lines.splitlines()):
+                before, after = (
+                    None if each is None else tuple(each.values()) for each in (event["before"], event["after"])
+                )
+                if before is not None:
+                    assert known[name].pop(before[0]) == before
+                if after is not None:
+                    known[name][after[0]] = after
+                moves = before is not None and after is not None and before[1] != after[1]
+                happened.add(f"{name} {event['op']}{' to another partition' if moves else ''}")
+    for name in TABLES:
+        assert [known[name][key] for key in sorted(known[name])] == shop.rows(name)
+    kinds = ("c", "d", "u to another partition")
+    assert happened == {*(f"{name} {kind}" for name in TABLES for kind in kinds), "customers u"}
+
+
+@pytest.mark.parametrize(
+    ("compared", "holds"),
+    [
+        (Compared("orders", 2, 2, 0), True),
+        (Compared("orders", 2, 2, 1), False),
+        (Compared("orders", 2, 2, 0, pending_deltas=1), False),
+        (Compared("orders", 0, 0, 0), False),
+    ],
+)
+def test_a_feed_was_played_well_if_every_table_is_equal_in_the_end(compared: Compared, holds: bool) -> None:
+    assert PlayedFeed(1.0, 1, 1, (Compared("customers", 1, 1, 0), compared)).holds is holds
