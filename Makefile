@@ -76,19 +76,20 @@ archive: $(INSTALLED)  ## use: pack the Python environment of a cluster's worker
 demo: $(INSTALLED)  ## use: end to end on this machine: queue, dispatcher, workers, compacted tables (ARGS=--s3 for an S3, --keeper for the keeper, --changes for a change feed, --serve for the page)
 	@$(BIN)/lithify demo $(ARGS)
 
-# All tests of a file run in one of the two processes; tests/conftest.py has the order.
-TWO_PROCESSES := -n 2 --dist loadfile --no-loadscope-reorder
+# All tests of a file run in one process; tests/conftest.py has the order. Two of them keep two cores busy with tests of
+# long jobs, three with tests of which many wait for a server or a time-out.
+BY_FILE := --dist loadfile --no-loadscope-reorder
 test: $(INSTALLED) $(MINISTACK)/.installed  ## develop: the tests (ARGS="-k name" for some; ARGS="-n 0 --pdb" in one process)
-	@$(BIN)/python -m pytest $(TWO_PROCESSES) -m "not kills and not weeks and not long" $(ARGS)
+	@$(BIN)/python -m pytest -n 3 $(BY_FILE) -m "not kills and not weeks and not long" $(ARGS)
 
 test-long: $(INSTALLED) $(MINISTACK)/.installed  ## develop: tests of more than half a minute each: archives, images, standalone Spark, demos on S3
-	@$(BIN)/python -m pytest $(TWO_PROCESSES) -m "long and not kills" --ignore tests/roles $(ARGS)
+	@$(BIN)/python -m pytest -n 2 $(BY_FILE) -m "long and not kills" --ignore tests/roles $(ARGS)
 
 test-kills: $(INSTALLED) $(MINISTACK)/.installed  ## develop: sessions on clusters of processes, of which executors, workers and dispatchers are killed
-	@$(BIN)/python -m pytest tests/spark tests/chaos tests/e2e -m kills $(ARGS)
+	@$(BIN)/python -m pytest -n 2 $(BY_FILE) tests/spark tests/chaos tests/e2e -m kills $(ARGS)
 
 test-roles: $(INSTALLED)  ## develop: every part of a stage does its work for simulated weeks under its role, on stand-ins
-	@$(BIN)/python -m pytest $(TWO_PROCESSES) tests/roles $(ARGS)
+	@$(BIN)/python -m pytest -n 2 $(BY_FILE) tests/roles $(ARGS)
 
 # Kernels that are compiled with checks have a cache of their own: numba does not tell the two apart.
 test-bounds: $(INSTALLED)  ## develop: the tests of the kernels and of Parquet pages, with numba's checks of array bounds
@@ -106,7 +107,7 @@ release-check:  ## release: what a release needs beside test-all: Prometheus, Ch
 	@for suite in $(RELEASE_SUITES); do echo "make $$suite"; $(MAKE) $$suite || exit; done
 
 check: lint  ## develop: lint and the unit tests: what to run before each commit, in about a minute and a half
-	@$(BIN)/python -m pytest $(TWO_PROCESSES) -q tests/unit $(ARGS)
+	@$(BIN)/python -m pytest -n 2 $(BY_FILE) -q tests/unit $(ARGS)
 
 lint: $(INSTALLED)  ## develop: style, formatting, types, and which package may import which
 	@$(BIN)/ruff check
@@ -181,7 +182,7 @@ $(SPARK_ICEBERG)/.installed: tests/readers/spark.lock
 	@touch $@
 
 test-readers: $(INSTALLED) $(READERS)/.installed $(SPARK_ICEBERG)/.installed  ## develop: published tables as other engines read them: exact rows
-	@$(BIN)/python -m pytest tests/readers $(ARGS)
+	@$(BIN)/python -m pytest -n 2 $(BY_FILE) tests/readers $(ARGS)
 
 # The page is looked at by Debian's Chromium, which is no Python package.
 PAGE := .venv-page

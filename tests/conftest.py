@@ -53,7 +53,7 @@ EXIT_SECONDS_MAX = 60.0
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """In one process, the quickest answer first: unit tests, then the other rooms in their own order, Spark last.
 
-    In two processes, as `make test` starts them, one process runs all tests of a file. The files that take longest
+    In several processes, as `make test` starts them, one process runs all tests of a file. The files that take longest
     begin first, so that neither process waits for the other at the end.
     """
     items.sort(key=_expected_wait)

@@ -192,6 +192,7 @@ def test_a_plan_of_what_can_never_work_says_why(house: House, document: Path, re
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_damaged_page_is_one_sentence_and_sparks_stack_only_when_it_is_asked_for(house: House) -> None:
     sentence, (quiet, verbose) = compact_what_is_damaged(house, rows=17_000_000)
     assert "org.apache.spark" not in quiet

@@ -29,7 +29,7 @@ def test_every_instruction_of_simulated_dispatchers_is_run_once_and_the_same_see
         (Ask.LOSE_A_RECORD, 4, "0 times"),
         (Ask.PASS_OTHERS, 3, "which goes first on its stream"),
         (Ask.TAKE_ANY_TURN, 2, "a session of one destination at work at once"),
-        (Ask.KEEP_WORKERS, 5, "and none is idle"),
+        pytest.param(Ask.KEEP_WORKERS, 5, "and none is idle", marks=pytest.mark.long),
     ],
 )
 def test_the_simulation_sees_what_is_broken_on_purpose(broken: Ask, seed: int, violation: str) -> None:

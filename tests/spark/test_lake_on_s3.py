@@ -107,6 +107,7 @@ def test_a_lake_on_s3_is_compacted_audited_and_read_by_key(lake: DeltaCatalog) -
     assert max(reads_to_find(lake, key) for key in (0, 7_777, 99_999)) <= READS_OF_ONE_RUN * runs
 
 
+@pytest.mark.long
 def test_workers_of_one_machine_fetch_the_index_once_for_dedupe_and_for_writing_it_again(lake: DeltaCatalog) -> None:
     orders = lake.create_table(TABLE)
     orders.append({}, pa.table({"id": range(200_000), "value": [n % 1_000 for n in range(200_000)]}))

@@ -16,7 +16,7 @@ from tests.builders import CompactedSide, audit, multiset
 from tests.oracle import surviving_rows
 from tests.spark import cluster_program
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -10,7 +10,7 @@ from compactor.storage.location import parse_location
 from tests.benchmarks.streams import FOLDER, measure_in
 from tests.servers import aws_environment
 
-pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.long]
 
 
 def test_thirty_small_partition_streams_share_one_spark_job_and_lose_no_row(tmp_path: Path) -> None:

