@@ -75,9 +75,8 @@ def compact(  # noqa: PLR0913, PLR0917  (the paper's signature)
     own_parquet_pages     whether Lithify reads and writes the Parquet pages that it supports; False: Arrow does all
     page_check_share      of the row groups whose pages Lithify wrote, this share is read back by Arrow and compared
                           with the source before each commit
-    spark                 a running SparkSession; None: small sessions run in this process, on one core (those of a
-                          lake on S3 side by side), and for large ones a Spark is started on this machine and stopped
-                          again
+    spark                 a running SparkSession; None: small sessions run in this process, on one core, side by
+                          side, and for large ones a Spark is started on this machine and stopped again
     engine                runs the steps of all sessions, instead of `spark`
     progress              called with a `SessionProgress` whenever there is progress, from any thread, one call at
                           a time

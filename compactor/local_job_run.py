@@ -1,7 +1,7 @@
 """A whole job run in this process: pins its sessions, plans each, and runs them, here or on one Spark.
 
-Sessions run one after the other. Only small ones of a remote lake run side by side, in threads, since they mostly wait
-for answers: each has its part of the memory, and an engine of its own.
+Sessions run one after the other. Only small ones run side by side, in threads, since they mostly wait, for an object
+store or for the disk: each has its part of the memory, and an engine of its own.
 
 The dispatcher does the same on many machines (`dispatcher/running/`); both write the same session logs.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -155,7 +156,7 @@ class _Work:
         if self.destination is None and (plans or not self.failed):
             source = self._lake.table(self._run.source_table_id)
             self.destination = self._lake.create_table_like(self._run.destination_compacted_table_id, source)
-        _warn_if_late(self._run, plans.values())
+        _warn_if_late(self._run, plans.values(), self._lake)
         at_work = [session for session in sessions if _id(session) in plans]
         numbers = {_id(session): number for number, session in enumerate(at_work, 1)}
         idle = [each for each in sessions if _id(each) not in plans and _id(each) not in self.failed]
@@ -168,13 +169,18 @@ class _Work:
             on_heartbeat(None)
             self._run_one(session, ready, on_heartbeat, beats)
 
-        def run_beside_others(session: PinnedSession) -> None:
-            run_one(session, lambda: (plans[_id(session)].plan, InProcessEngine()))
-
-        location = self._lake.location
-        run_concurrently(location, run_beside_others, [each for each in at_work if plans[_id(each)].side_by_side])
         # Starting a thread takes as long as a small session's commit.
         with SharedLoop("heartbeats", POLL_SECONDS) as beats:
+
+            def run_beside_others(session: PinnedSession) -> None:
+                # A store that does not answer may hold up the heartbeats of one session, not of all.
+                own = None if self._lake.location.is_remote else beats
+                run_one(session, lambda: (plans[_id(session)].plan, InProcessEngine()), own)
+
+            beside = [each for each in at_work if plans[_id(each)].side_by_side]
+            if beside:
+                with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="session") as threads:
+                    list(threads.map(run_beside_others, beside))
             for session in at_work:
                 planned = plans[_id(session)]
                 if not planned.side_by_side:
@@ -314,9 +320,7 @@ def _plan_all(
         _spark_resources() if any(placement is not None and placement.on_spark for placement in placements) else at_hand
     )
     part_bytes = whole.task_memory_bytes // AT_ONCE
-    small = [
-        placement is not None and lake.location.is_remote and placement.fits(part_bytes) for placement in placements
-    ]
+    small = [placement is not None and placement.fits(part_bytes) for placement in placements]
     plans: dict[str, _Planned] = {}
     pinned = {_id(session): session for session in sessions}
     for (session_id, each), placement, is_small in zip(measured.items(), placements, small):
@@ -335,10 +339,11 @@ def _plan_all(
     return plans
 
 
-def _warn_if_late(run: JobRunSpec, plans: Collection[_Planned]) -> None:
+def _warn_if_late(run: JobRunSpec, plans: Collection[_Planned], lake: DeltaCatalog) -> None:
     """The cores of this machine are what they are, so a desired SLA that cannot be kept is said before the work."""
     beside = sum(each.plan.expected_sla for each in plans if each.side_by_side)
-    expected_seconds = beside / AT_ONCE + sum(each.plan.expected_sla for each in plans if not each.side_by_side)
+    at_once = AT_ONCE if lake.location.is_remote else 1  # in a folder they share the core, and its time is most of it
+    expected_seconds = beside / at_once + sum(each.plan.expected_sla for each in plans if not each.side_by_side)
     if run.desired_sla is not None and expected_seconds > run.desired_sla:
         structlog.get_logger().warning(
             "desired_sla_exceeded",

@@ -203,7 +203,7 @@ def plan_in_one_task(
     task = in_one_process(measured.size, run.max_rows_per_round, resources.task_memory_bytes, resources.start_seconds)
     if task.reasons_for_spark:
         return LargeSession(task.reasons_for_spark)
-    small = _small(measured, task, lake, min(resources.tasks, BUNDLED_HASH_BUCKETS_MIN), task.why)
+    small = _small(measured, task, min(resources.tasks, BUNDLED_HASH_BUCKETS_MIN), task.why)
     return NothingToDo() if is_idle(measured, small.plan) and not session_commits(spec, lake) else small
 
 
@@ -222,7 +222,7 @@ def plan_in_worker(
     place = choose_place(alone, pool, failures)
     if not place.in_worker:
         return LargeSession((place.why,))
-    small = _small(measured, alone, lake, WORKER_HASH_BUCKETS_MIN, place.why)
+    small = _small(measured, alone, WORKER_HASH_BUCKETS_MIN, place.why)
     return NothingToDo() if is_idle(measured, small.plan) and not session_commits(spec, lake) else small
 
 
@@ -237,14 +237,11 @@ def _alone(measured: MeasuredSession, pool: WorkerPool) -> InOneProcess:
     return in_one_process(measured.size, measured.spec.job_run.max_rows_per_round, pool.memory_bytes)
 
 
-def _small(
-    measured: MeasuredSession, alone: InOneProcess, lake: DeltaCatalog, hash_buckets_min: int, why: str
-) -> SmallSession:
-    """Its plan in a process of one core. Sessions of a lake on an object store share it, if they fit."""
+def _small(measured: MeasuredSession, alone: InOneProcess, hash_buckets_min: int, why: str) -> SmallSession:
+    """Its plan in a process of one core, which it shares with others if it fits."""
     part_bytes = alone.memory_bytes // MEMBERS_OF_A_TASK_MAX
-    shares = lake.location.is_remote and alone.fits(part_bytes)
     here = Resources(
-        part_bytes if shares else alone.memory_bytes,
+        part_bytes if alone.fits(part_bytes) else alone.memory_bytes,
         tasks=1,
         hash_buckets_min=hash_buckets_min,
         start_seconds=0.0,

@@ -1,5 +1,5 @@
-"""Runs many calls of one function in this process: the groups one after the other, the elements of a group side by side
-in threads.
+"""Runs many calls of one function in this process: groups of one element first, one after the other; then all others in
+threads, as many side by side as the largest group has elements.
 
 A call that kills the process ends all of them: whoever started the process sees it (`launcher/clusters/workers.py`).
 """
@@ -33,12 +33,14 @@ class InProcessTasks(Generic[ElementT, ResultT]):
             # A single assignment, so that `ended` may copy it at any time.
             self._ended[number] = function(elements[number], False)
 
-        for group in groups or [[number] for number in range(len(elements))]:
-            if len(group) == 1:
-                call(group[0])
-                continue
-            with ThreadPoolExecutor(len(group), thread_name_prefix="member") as threads:
-                for begun in [threads.submit(copy_context().run, call, number) for number in group]:
+        for number in range(len(elements)) if not groups else [group[0] for group in groups if len(group) == 1]:
+            call(number)
+        together = [group for group in groups if len(group) > 1]
+        if together:
+            # The groups only bound how many run at a time: none waits for the slowest of the group before it.
+            with ThreadPoolExecutor(max(map(len, together)), thread_name_prefix="member") as threads:
+                numbers = [number for group in together for number in group]
+                for begun in [threads.submit(copy_context().run, call, number) for number in numbers]:
                     begun.result()
         return {}
 

@@ -23,7 +23,7 @@ from compactor.planning.store_use import StoreUse
 from compactor.planning.time_model import SLA_BUFFER
 
 MEMBERS_OF_A_TASK_MAX = 8
-"""Sessions that wait for an object store side by side in one task: each gets an eighth of its memory."""
+"""Sessions that wait for an object store or a disk side by side in one task: each gets an eighth of its memory."""
 
 
 class BundleMember(Document):
@@ -92,8 +92,8 @@ def bundled(small: Iterable[SmallSession], cores: int, bounds: BundleBounds) -> 
 
 
 def share_tasks(plan: BundlePlan, cores: int, task_memory_bytes: int) -> tuple[tuple[int, ...], ...]:
-    """The members of each task, by their position. Members of a lake on an object store share one, as far as their
-    parts of the memory fit and each core has a task; those that come first, the longest, go to different tasks.
+    """The members of each task, by their position. They share one, as far as their parts of the memory fit and each
+    core has a task; those that come first, the longest, go to different tasks.
 
     Worked: 20 members with an eighth of a task's memory each, on 2 cores: 3 tasks of 7, 7 and 6 members.
     """
@@ -108,8 +108,6 @@ def share_tasks(plan: BundlePlan, cores: int, task_memory_bytes: int) -> tuple[t
 
 def _parts(member: BundleMember, task_memory_bytes: int) -> int:
     """Members like this one that a task has memory for."""
-    if not member.plan.spec.job_run.lake.is_remote:
-        return 1
     return min(task_memory_bytes // member.plan.task_memory_bytes, MEMBERS_OF_A_TASK_MAX)
 
 

@@ -15,7 +15,7 @@ import itertools
 import os
 import stat
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -51,9 +51,10 @@ class LocalStore:
             # This saves most losers of a race a write to disk; the link below decides.
             if path.exists():
                 return False
+            unsynced = make_folder(path.parent)
             written = self._write_temp_file(key, body)
             try:
-                self._make_folder(path.parent)
+                fsync_folders(unsynced)
                 os.link(written, path)
             except FileExistsError:
                 return False
@@ -66,19 +67,20 @@ class LocalStore:
                 raise
             finally:
                 written.unlink(missing_ok=True)
-            _fsync_folder(path.parent)
+            fsync_folders([path.parent])
             return True
 
     def overwrite(self, key: str, body: bytes) -> None:
         path = self._path(key)
         with _translated(path):
+            unsynced = make_folder(path.parent)
             written = self._write_temp_file(key, body)
             try:
-                self._make_folder(path.parent)
+                fsync_folders(unsynced)
                 written.replace(path)
             finally:
                 written.unlink(missing_ok=True)
-            _fsync_folder(path.parent)
+            fsync_folders([path.parent])
 
     def read(self, key: str) -> bytes | None:
         path = self._path(key)
@@ -189,23 +191,26 @@ class LocalStore:
             raise
         return path
 
-    def _make_folder(self, folder: Path) -> None:
-        if folder.is_dir():
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        for parent in folder.parents:
-            _fsync_folder(parent)
-            if parent == self._root:
-                return
+
+def make_folder(folder: Path) -> list[Path]:
+    """Creates a folder and its parents. Returns those in which a name is new, which `fsync_folders` makes durable: it
+    waits least after a file that was created later has been fsynced, since the file system then has written both.
+    """
+    if folder.is_dir():
+        return []
+    above = make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    return [*above, folder.parent]
 
 
-def _fsync_folder(folder: Path) -> None:
-    """Names given in this folder survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def fsync_folders(folders: Iterable[Path]) -> None:
+    """Names given in these folders survive a power failure."""
+    for folder in folders:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _has_file(folder: str) -> bool:

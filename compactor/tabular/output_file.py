@@ -18,6 +18,7 @@ from typing import Protocol
 import pyarrow as pa
 from isal import isal_zlib
 
+from compactor.storage.local import fsync_folders, make_folder
 from compactor.storage.location import StoreLocation
 from compactor.tabular.filesystems import local_path
 from compactor.tabular.growing_file import GrowingFile
@@ -124,7 +125,7 @@ class OutputFile:
 
 class _LocalFile(GrowingFile):
     def __init__(self, path: Path) -> None:
-        _make_folder(path.parent)
+        self._unsynced = make_folder(path.parent)
         self._path = path
         self._temporary = path.parent / f".{path.name[:200]}.{os.getpid()}-{next(_temporary_numbers)}.partial"
         super().__init__(str(self._temporary))
@@ -132,27 +133,10 @@ class _LocalFile(GrowingFile):
     def finish(self) -> int:
         self.flush_to_disk()
         self._temporary.replace(self._path)
-        _fsync_folder(self._path.parent)
+        fsync_folders([self._path.parent, *self._unsynced])
         return self.tell()
 
     def discard(self) -> None:
         self.close_descriptor()
         with suppress(OSError):
             self._temporary.unlink(missing_ok=True)
-
-
-def _make_folder(folder: Path) -> None:
-    """Creates the folder and its parents, and fsyncs their names."""
-    if folder.is_dir():
-        return
-    _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    _fsync_folder(folder.parent)
-
-
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -25,7 +25,7 @@ class ProgressScreen:
         self._began_at_seconds = clock.monotonic_seconds()
         self._status = Status(Text("looking for work"), console=out)
         self._lock = threading.Lock()
-        self._committed: tuple[int, int] = (0, 0)
+        self._committed: dict[int, int] = {}
 
     def __enter__(self) -> Self:
         if self._out.is_terminal:
@@ -48,8 +48,9 @@ class ProgressScreen:
                 return
             beat = progress.heartbeat
             self._status.update(Text(f"{name}: {_progress_text(beat)}"))
-            if beat is not None and beat.step == "committed" and (progress.number, beat.round_number) > self._committed:
-                self._committed = (progress.number, beat.round_number)
+            committed = self._committed.get(progress.number, 0)
+            if beat is not None and beat.step == "committed" and beat.round_number > committed:
+                self._committed[progress.number] = beat.round_number
                 self._line(f"{name}: {_round(beat)} committed, {counted(beat.rows_done, 'delta row')} done")
 
     def _line(self, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import gzip
+import os
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -74,6 +75,22 @@ def test_a_file_is_there_when_it_is_finished_and_not_before(place: ObjectStore, 
     assert output.finish() == size
     assert place.read("a/file") == body
     assert what_is_left(place) == ["a/file"]
+
+
+def test_a_finished_file_is_durable_with_its_name_and_those_of_its_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsynced: list[str] = []
+
+    def note(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        fsynced.append("file" if path.is_file() else f"{path.relative_to(tmp_path)}")
+
+    monkeypatch.setattr(os, "fsync", note)
+    for number in (1, 2):
+        output = start(LocalStore(StoreLocation(f"file://{tmp_path}")), f"a/b/{number}")
+        output.finish()
+    assert fsynced == ["file", "a/b", ".", "a", "file", "a/b"]
 
 
 @pytest.mark.parametrize("size", SIZES)

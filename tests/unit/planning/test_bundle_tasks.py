@@ -1,25 +1,23 @@
-"""Members of a bundle share tasks where they mostly wait for an object store."""
+"""Members of a bundle share tasks, since small ones mostly wait: for an object store, or for the disk."""
 
 from __future__ import annotations
-
-import pytest
 
 from compactor.planning.bundle_plan import BundleMember, BundlePlan, share_tasks
 from compactor.planning.spec import JobRunSpec, SessionPlan, SessionSpec
 from compactor.storage.location import StoreLocation
 
 TASK_BYTES = 1024**3
-FAR, HERE = StoreLocation("s3://lake/x"), StoreLocation("file:///lake")
+LAKE = StoreLocation("s3://lake/x")
 
 
-def bundle(lake: StoreLocation, *memory_bytes: int) -> BundlePlan:
-    return BundlePlan(bundle_id="b", members=tuple(_member(lake, each) for each in memory_bytes))
+def bundle(*memory_bytes: int) -> BundlePlan:
+    return BundlePlan(bundle_id="b", members=tuple(_member(each) for each in memory_bytes))
 
 
-def _member(lake: StoreLocation, memory_bytes: int) -> BundleMember:
+def _member(memory_bytes: int) -> BundleMember:
     run = JobRunSpec(
         job_run_id="run",
-        lake=lake,
+        lake=LAKE,
         source_table_id="ACME.SUMS.V1",
         destination_compacted_table_id="ACME.SUMS.V1",
         primary_keys=("id",),
@@ -44,26 +42,21 @@ def _member(lake: StoreLocation, memory_bytes: int) -> BundleMember:
     return BundleMember(attempt=1, before_seconds=0.0, plan=plan)
 
 
-def test_members_of_a_lake_on_an_object_store_share_tasks_within_their_memory() -> None:
-    plan = bundle(FAR, *[TASK_BYTES // 8] * 20)
+def test_members_share_tasks_within_their_memory() -> None:
+    plan = bundle(*[TASK_BYTES // 8] * 20)
     assert share_tasks(plan, 2, TASK_BYTES) == (tuple(range(0, 20, 3)), tuple(range(1, 20, 3)), tuple(range(2, 20, 3)))
     assert [len(task) for task in share_tasks(plan, 2, TASK_BYTES // 2)] == [4] * 5
 
 
 def test_each_core_has_a_task_as_long_as_there_are_members() -> None:
-    assert share_tasks(bundle(FAR, *[TASK_BYTES // 8] * 4), 2, TASK_BYTES) == ((0, 2), (1, 3))
-    assert share_tasks(bundle(FAR, *[TASK_BYTES // 8] * 2), 8, TASK_BYTES) == ((0,), (1,))
+    assert share_tasks(bundle(*[TASK_BYTES // 8] * 4), 2, TASK_BYTES) == ((0, 2), (1, 3))
+    assert share_tasks(bundle(*[TASK_BYTES // 8] * 2), 8, TASK_BYTES) == ((0,), (1,))
 
 
 def test_a_member_that_was_planned_with_all_of_the_memory_has_a_task_of_its_own() -> None:
-    plan = bundle(FAR, TASK_BYTES, TASK_BYTES // 8, TASK_BYTES, TASK_BYTES // 8)
+    plan = bundle(TASK_BYTES, TASK_BYTES // 8, TASK_BYTES, TASK_BYTES // 8)
     assert share_tasks(plan, 1, TASK_BYTES) == ((0,), (2,), (1, 3))
 
 
-@pytest.mark.parametrize("memory_bytes", [TASK_BYTES, TASK_BYTES // 8])
-def test_members_of_a_lake_in_a_folder_share_none(memory_bytes: int) -> None:
-    assert share_tasks(bundle(HERE, *[memory_bytes] * 3), 1, TASK_BYTES) == ((0,), (1,), (2,))
-
-
 def test_a_bundle_without_members_has_no_tasks() -> None:
-    assert share_tasks(bundle(FAR), 2, TASK_BYTES) == ()
+    assert share_tasks(bundle(), 2, TASK_BYTES) == ()

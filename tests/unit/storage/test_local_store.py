@@ -61,6 +61,24 @@ def test_a_task_token_is_readable_by_its_own_user_alone(root: Path) -> None:
     assert (root / other.key).stat().st_mode & 0o044
 
 
+def test_a_file_is_durable_before_its_name_and_so_are_the_names_of_new_folders(
+    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put_if_absent("a/b", b"")
+    fsynced: list[str] = []
+
+    def note(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        named = (root / "a/c/d/e").exists()
+        fsynced.append(f"{'file' if path.is_file() else path.relative_to(root)}{', named' if named else ''}")
+
+    monkeypatch.setattr(os, "fsync", note)
+    store.put_if_absent("a/c/d/e", b"")
+    assert fsynced == ["file", "a", "a/c", "a/c/d, named"]
+    store.overwrite("a/c/d/e", b"")
+    assert fsynced[4:] == ["file, named", "a/c/d, named"]
+
+
 def test_names_that_a_crashed_process_left_are_passed_over(store: LocalStore, root: Path) -> None:
     store.put_if_absent("a", b"1")
     (root / WRITING_FOLDER / f"{os.getpid()}-{threading.get_ident()}-1").write_bytes(b"stale")
