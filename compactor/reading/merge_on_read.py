@@ -13,7 +13,7 @@ partitions, if these agree; otherwise the view is refused, since a stream left o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -85,36 +85,41 @@ class _Opened:
     has_deltas: bool
     tombstone_retention: int | None = None
 
+    @property
+    def is_new(self) -> bool:
+        """Whether all of its rows are in deltas, and its keys are not known yet."""
+        return self.keys is None and self.has_deltas
+
 
 def merge_table(
     store: ObjectStore,
     table_id: str,
     streams: Sequence[PartitionStream],
     *,
-    whole: bool,
-    selected: Callable[[Sequence[PartitionValues]], Sequence[PartitionValues]] = list,
+    others: Sequence[PartitionStream] = (),
+    selected: Callable[[Sequence[PartitionValues]], Sequence[PartitionValues]] | None = None,
 ) -> list[MergedStream | PartitionStream]:
-    """The merged view of a table's partition streams, in their order; of one without a pending delta the stream, whose
-    compacted rows are all. `whole`: they are all of the table's.
+    """The merged view of these partition streams of a table, in their order; of one without a pending delta the stream,
+    whose compacted rows are all. Raises `Invalid`, with the stream's name, if one has deltas and its keys are unknown.
 
-    If another table is compacted into this one, `whole` includes the other one's partitions. Raises `Invalid`, with the
-    stream's name, if one has deltas and its keys are unknown.
-
-    selected  which of some partitions are merged; the others only tell keys
+    others    streams of the table that only tell keys. The table's further logs are read where these do not suffice
+    selected  which of some partitions are to be merged, where that is not a list: if another table is compacted into
+              this one, partitions that only the other one has are merged too; None: these streams only
     """
     lake = DeltaCatalog(store, SystemClock()).for_one_run()
+    table = lake.table(table_id)
     opened = run_concurrently(store.location, _open, streams)
-    known = _known(opened)
-    if whole:
-        opened += _in_sources_only(lake, table_id, known, opened)
-    elif any(each.keys is None for each in opened):
-        table = lake.table(table_id)
-        known = _known([*opened, *run_concurrently(store.location, _open, [*map(table.stream, table.partitions())])])
-    if any(each.keys is None and each.has_deltas for each in opened):
-        opened = _with_keys_of_table(lake.table(table_id), opened)
-    wanted = {tuple(each.items()) for each in selected([each.stream.partition for each in opened])}
-    with_keys = [each for each in _with_keys(opened, known) if tuple(each.stream.partition.items()) in wanted]
-    return run_concurrently(store.location, lambda each: _merge(lake, each), with_keys)
+    telling = [*opened, *run_concurrently(store.location, _open, others)]
+    if any(each.is_new for each in opened):
+        opened = _with_keys_of_table(table, opened)
+    in_sources = [] if selected is None else list(_in_sources_only(lake, table, _known(telling), selected))
+    if in_sources or any(each.is_new for each in opened):
+        read = {each.stream.folder.partition for each in telling}
+        unread = [each for each in map(table.stream, table.partitions()) if each.folder.partition not in read]
+        telling += run_concurrently(store.location, _open, unread)
+    known = _known(telling)
+    opened += [replace(each, keys=_only(known)) for each in in_sources]
+    return run_concurrently(store.location, lambda each: _merge(lake, each), _with_keys(opened, known))
 
 
 def _open(stream: PartitionStream) -> _Opened:
@@ -137,16 +142,19 @@ def _known(opened: Sequence[_Opened]) -> dict[_Keys, set[int | None]]:
 
 
 def _in_sources_only(
-    lake: DeltaCatalog, table_id: str, known: Mapping[_Keys, set[int | None]], opened: Sequence[_Opened]
+    lake: DeltaCatalog,
+    table: Table,
+    known: Iterable[_Keys],
+    selected: Callable[[Sequence[PartitionValues]], Sequence[PartitionValues]],
 ) -> Iterator[_Opened]:
-    """Partitions of the source tables for which this table has no stream yet."""
-    there = [each.stream.partition for each in opened]
-    keys = _only(known)
-    for source_table_id in sorted({keys.source_table_id for keys in known} - {table_id}):
+    """Selected partitions of the source tables for which this table has no stream yet."""
+    source_table_ids = sorted({keys.source_table_id for keys in known} - {table.table_id})
+    there = {tuple(each.items()) for each in table.partitions()} if source_table_ids else set()
+    for source_table_id in source_table_ids:
         source = lake.table(source_table_id)
-        for partition in source.partitions():
-            if partition not in there and _open(source.stream(partition)).has_deltas:
-                yield _Opened(lake.table(table_id).stream(partition), keys, has_deltas=True)
+        for partition in selected([each for each in source.partitions() if tuple(each.items()) not in there]):
+            if _open(source.stream(partition)).has_deltas:
+                yield _Opened(table.stream(partition), None, has_deltas=True)
 
 
 def _with_keys_of_table(table: Table, opened: Sequence[_Opened]) -> list[_Opened]:
@@ -156,7 +164,7 @@ def _with_keys_of_table(table: Table, opened: Sequence[_Opened]) -> list[_Opened
         return list(opened)
     own_sort_keys = () if sort_keys in (None, DEFAULT_SORT_KEYS) else sort_keys
     keys = _Keys(table.table_id, tuple(sorted(primary_keys)), own_sort_keys or ())
-    return [replace(each, keys=keys) if each.keys is None and each.has_deltas else each for each in opened]
+    return [replace(each, keys=keys) if each.is_new else each for each in opened]
 
 
 def _only(known: Mapping[_Keys, set[int | None]]) -> _Keys | None:
@@ -167,9 +175,7 @@ def _with_keys(opened: Sequence[_Opened], known: Mapping[_Keys, set[int | None]]
     """The streams that have rows, each with its keys. Raises `Invalid` if one has deltas and unknown keys."""
     only = _only(known)
     unknown = [
-        each.stream
-        for each in opened
-        if each.keys is None and each.has_deltas and (only is None or only.source_table_id != each.stream.table_id)
+        each.stream for each in opened if each.is_new and (only is None or only.source_table_id != each.stream.table_id)
     ]
     if unknown:
         others = len(unknown) - 1
@@ -181,10 +187,7 @@ def _with_keys(opened: Sequence[_Opened], known: Mapping[_Keys, set[int | None]]
         )
     retentions = known[only] if only is not None else set()
     retention = next(iter(retentions)) if len(retentions) == 1 else None
-    never_compacted = ((each.keys is None and each.has_deltas, each) for each in opened)
-    with_keys = (
-        replace(each, keys=only, tombstone_retention=retention) if is_new else each for is_new, each in never_compacted
-    )
+    with_keys = (replace(each, keys=only, tombstone_retention=retention) if each.is_new else each for each in opened)
     return [each for each in with_keys if each.keys is not None]
 
 

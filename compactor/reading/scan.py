@@ -168,10 +168,10 @@ def open_scan(
     if request.view not in VIEWS:
         raise Invalid(f"there is no view {request.view!r} of a table: use 'compacted' or 'merged'")
     sample = _sample([stream_of(each) for each in partitions[:STREAMS_SAMPLED]], declared, request)
+    wanted = partitions if sample is None else sample.selected(partitions)
     if request.view == "merged":
-        parts = _pin_merged([stream_of(each) for each in partitions], request, sample)
+        parts = _pin_merged([stream_of(each) for each in wanted], request, sample)
     else:
-        wanted = partitions if sample is None else sample.selected(partitions)
         pinned = run_concurrently(location, lambda each: _pin(stream_of(each), request), wanted)
         parts = [part for part in pinned if part is not None]
     named = [] if declared is None else [("the table's definition", declared)]
@@ -291,12 +291,13 @@ def _pin_merged(streams: Sequence[PartitionStream], request: ScanRequest, sample
     # Merging needs the steps of the compaction and their kernels: only a merged scan loads them.
     from compactor.reading.merge_on_read import merge_table
 
+    all_or_selected = list if sample is None else sample.selected
     merged = merge_table(
         request.lake,
         request.table_id,
         streams,
-        whole=request.is_whole_table,
-        selected=list if sample is None else sample.selected,
+        others=[] if sample is None else [sample.part.stream],
+        selected=all_or_selected if request.is_whole_table else None,
     )
     parts = (_pin(each, request) if isinstance(each, PartitionStream) else _merged_part(each) for each in merged)
     return [part for part in parts if part is not None]

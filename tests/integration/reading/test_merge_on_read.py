@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from compactor import DeltaCatalog, compact
@@ -14,6 +15,8 @@ from compactor.model.errors import Invalid
 from compactor.model.names import LifecycleState, Operation
 from tests.builders import multiset
 from tests.conftest import Command
+from tests.fakes.faulty_store import FaultyStore
+from tests.fakes.manual_clock import ManualClock
 from tests.fakes.unruly_engine import UnrulyEngine
 from tests.oracle import OracleDelta, Row, surviving_rows
 
@@ -120,6 +123,37 @@ def test_a_compacted_table_shows_partitions_of_its_source_that_it_has_not_yet(
     assert rows_of(compacted) == [("monday", 1, 1), ("monday", 2, 1), ("tuesday", 3, 1)]
     with pytest.raises(Invalid, match=r"day=monday and 1 more partition were never compacted"):
         orders.scan(view="merged")
+
+
+def test_a_merged_scan_reads_no_log_of_a_partition_that_its_filter_excludes(lake: DeltaCatalog, orders: Table) -> None:
+    days = [{"day": str(day)} for day in range(8)]
+    orders.append_many([(day, some(1), "upsert") for day in days])
+    run(lake, {"id"}, days[:6])
+    orders.append_many([(day, some(2), "upsert") for day in days])
+    found, read = _merged_beside(lake, orders, "4")
+    assert (found, read) == ([("4", 1, 1), ("4", 2, 1)], {"0", "4"})
+    found, read = _merged_beside(lake, orders, "7")  # never compacted: the others tell the keys
+    assert (found, read) == ([("7", 1, 1), ("7", 2, 1)], {day["day"] for day in days})
+    orders.set_properties({"primary_keys": ["id"], "sort_keys": SORT_KEYS})
+    assert _merged_beside(lake, orders, "7") == ([("7", 1, 1), ("7", 2, 1)], {"0", "7"})
+
+
+def test_of_a_source_no_log_is_read_of_a_partition_that_the_filter_excludes(lake: DeltaCatalog, orders: Table) -> None:
+    days = [{"day": str(day)} for day in range(4)]
+    orders.append_many([(day, some(1), "upsert") for day in days])
+    run(lake, {"id"}, days[:2], ELSEWHERE)
+    found, read = _merged_beside(lake, lake.table(ELSEWHERE), "1")
+    assert (found, read) == ([("1", 1, 1)], {"0", "1"})
+    found, read = _merged_beside(lake, lake.table(ELSEWHERE), "3")
+    assert (found, read) == ([("3", 1, 1)], {"0", "1", "3"})
+
+
+def _merged_beside(lake: DeltaCatalog, table: Table, day: str) -> tuple[list[tuple[object, ...]], set[str]]:
+    """The rows of a day by a filter of the whole merged table, and the days of which something was read."""
+    store = FaultyStore(lake.store)
+    scan = DeltaCatalog(store, ManualClock()).table(table.table_id).scan(view="merged", filter=pc.field("day") == day)
+    rows = [(row["day"], row["id"], row["at"]) for row in scan.to_table().to_pylist()]
+    return sorted(rows), {key.split("day=")[1][:1] for _, key in store.requests if "day=" in key}
 
 
 def test_a_newer_stream_version_replaces_the_rows_once_it_has_any(lake: DeltaCatalog, orders: Table) -> None:
