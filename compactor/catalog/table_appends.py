@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,6 +54,9 @@ WordT = TypeVar("WordT", bound=StrEnum)
 
 _Columns = tuple[Operation, Sequence[NamedSchema]]
 """The columns of a delta's files, and whether its rows are written or deleted."""
+
+_Checked = tuple[_Columns, tuple[str, ...]]
+"""Columns that have been checked, and the warnings about them."""
 
 DELTAS_PER_ENTRY_MAX = 10_000
 """Deltas in one entry of `append_many`: every reader reads an entry whole."""
@@ -118,6 +122,20 @@ class _Prepared:
     files: DeltaFiles | None
 
 
+class _Target:
+    """Where one append writes: all of its files of a stream are in one folder, which is made durable once."""
+
+    def __init__(self, append_id: str) -> None:
+        self._append_id = append_id
+        self._numbers = itertools.count(1)
+
+    def of(self, incoming: _Incoming) -> DeltaTarget:
+        def name_file(_: int, content_type: ContentType) -> str:
+            return DeltaFilePath(incoming.stream.folder, self._append_id, next(self._numbers), content_type).key
+
+        return DeltaTarget(incoming.stream.location, incoming.form.content_type, incoming.form.rows_per_file, name_file)
+
+
 class WritableTable(Protocol):
     """What is known of the table, which may be read again between two appends."""
 
@@ -161,7 +179,8 @@ class TableAppends:
         incoming = _Incoming(self._table.stream(partition), request, open_source(source), form)
         snapshot = incoming.stream.load().state
         self._check_begins([snapshot])
-        (added,) = self._append_to(incoming.stream, [self._prepare(incoming, snapshot)])
+        prepared = self._prepare(incoming, snapshot, _Target(self._clock.new_id()), [])
+        (added,) = self._append_to(incoming.stream, [prepared])
         return added
 
     def append_many(
@@ -179,21 +198,25 @@ class TableAppends:
         snapshots = dict(zip(streams, run_concurrently(self._location, _state_of, list(streams.values())), strict=True))
         self._check_begins(snapshots.values())
 
+        checked: dict[StreamFolder, list[_Checked]] = {folder: [] for folder in streams}
+        target = _Target(self._clock.new_id())
+
         def prepare(number_and_delta: tuple[int, _Incoming]) -> _Prepared:
             number, each = number_and_delta
             try:
-                return self._prepare(each, snapshots[each.stream.folder])
+                return self._prepare(each, snapshots[each.stream.folder], target, checked[each.stream.folder])
             except Invalid as error:
                 raise Invalid(*(f"delta {number} of {len(deltas)}: {reason}" for reason in error.reasons)) from error
 
         groups: dict[StreamFolder, list[_Prepared]] = {folder: [] for folder in streams}
-        for prepared in run_concurrently(self._location, prepare, list(enumerate(incoming, 1))):
+        for prepared in run_concurrently(self._location, prepare, list(enumerate(incoming, 1)), writes=True):
             groups[prepared.incoming.stream.folder].append(prepared)
 
         def append_group(folder: StreamFolder) -> list[Delta]:
             return self._append_to(streams[folder], groups[folder])
 
-        added = dict(zip(groups, map(iter, run_concurrently(self._location, append_group, list(groups))), strict=True))
+        appended = run_concurrently(self._location, append_group, list(groups), writes=True)
+        added = dict(zip(groups, map(iter, appended), strict=True))
         return [next(added[each.stream.folder]) for each in incoming]
 
     def _incoming(
@@ -246,7 +269,9 @@ class TableAppends:
             stream_version=stream_version,
         )
 
-    def _prepare(self, incoming: _Incoming, snapshot: StreamSnapshot) -> _Prepared:
+    def _prepare(
+        self, incoming: _Incoming, snapshot: StreamSnapshot, names: _Target, checked: list[_Checked]
+    ) -> _Prepared:
         """Writes or measures the delta's files, unless the delta was appended before. Raises `Invalid`, before anything
         is written, if it cannot be appended."""
         stream, request, source, form = incoming.stream, incoming.request, incoming.source, incoming.form
@@ -256,7 +281,7 @@ class TableAppends:
             appending.check_same_delta(existing, request, content_digest)
             return _Prepared(incoming, None)
         appending.check_request(snapshot, request)
-        rules, target = self._rules(incoming), self._target(incoming)
+        rules, target = self._rules(incoming), names.of(incoming)
         if isinstance(source, list):
             if form.copies:
                 files = copy_files(source, form.content_type, target, rules)
@@ -264,7 +289,7 @@ class TableAppends:
                 files = register_files(stream.location, source, form.content_type, rules)
             refuse_inferred_floats(files, self._table.schema, self._table.properties.primary_keys or (), snapshot)
             return _Prepared(incoming, files)
-        self._check_columns(stream, snapshot, request, [(THE_DELTA, source.schema)])
+        self._check_once(stream, snapshot, request, [(THE_DELTA, source.schema)], checked)
         return _Prepared(incoming, write_files(source, target, rules))
 
     def _append_to(self, stream: PartitionStream, prepared: Sequence[_Prepared]) -> list[Delta]:
@@ -275,7 +300,7 @@ class TableAppends:
         def decide(log_state: LogState[StreamSnapshot]) -> Sequence[StreamAction]:
             snapshot, actions = log_state.state, list[StreamAction]()
             self._check_not_dropped(snapshot)
-            checked: list[tuple[_Columns, tuple[str, ...]]] = []
+            checked: list[_Checked] = []
             for each in prepared:
                 request, files = each.incoming.request, each.files
                 if files is None:
@@ -319,7 +344,7 @@ class TableAppends:
         snapshot: StreamSnapshot,
         request: DeltaRequest,
         found: Sequence[NamedSchema],
-        checked: list[tuple[_Columns, tuple[str, ...]]],
+        checked: list[_Checked],
     ) -> tuple[str, ...]:
         """See `_check_columns`. Of many deltas with the same columns only the first one is checked."""
         columns = (request.operation, found)
@@ -360,14 +385,6 @@ class TableAppends:
             allow_files=properties.allow_files,
             partitioning=partitioning_of(self._table.partition_keys, properties),
         )
-
-    def _target(self, incoming: _Incoming) -> DeltaTarget:
-        append_id = self._clock.new_id()
-
-        def name_file(number: int, content_type: ContentType) -> str:
-            return DeltaFilePath(incoming.stream.folder, append_id, number, content_type).key
-
-        return DeltaTarget(incoming.stream.location, incoming.form.content_type, incoming.form.rows_per_file, name_file)
 
 
 def _state_of(stream: PartitionStream) -> StreamSnapshot:

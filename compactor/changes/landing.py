@@ -116,5 +116,6 @@ def _batch_of_rows(table: LandingTable, source: FeedSource, file_id: str, *, qua
 
     changes, refused = read_applicable(source, read) if quarantines else (read(source), [])
     parts = table.partitioning.split(changes.rows, source.source_name)
-    deltas = [(partition, changes.rows.take(numbers), Operation.UPSERT) for partition, numbers in parts]
+    is_one, rows = len(parts) == 1, changes.rows
+    deltas = [(partition, rows if is_one else rows.take(numbers), Operation.UPSERT) for partition, numbers in parts]
     return BatchOfChanges(file_id, deltas, [file_id] * len(deltas), refused)

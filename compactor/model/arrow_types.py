@@ -5,6 +5,17 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+FLAT_TYPE_IDS = frozenset(
+    kind.id
+    for kind in (
+        *(pa.null(), pa.bool_(), pa.string(), pa.large_string(), pa.binary(), pa.large_binary()),
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+        *(pa.float16(), pa.float32(), pa.float64(), pa.decimal128(1), pa.decimal256(1)),
+        *(pa.date32(), pa.date64(), pa.time32("s"), pa.time64("us"), pa.timestamp("s"), pa.duration("s")),
+    )
+)
+"""Of types that are neither encoded nor nested nor views: most columns, and small files have little else to decide."""
+
 _LARGE_OF_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 
@@ -17,6 +28,8 @@ def decoded_type(arrow_type: pa.DataType) -> pa.DataType:
 
 def value_type(arrow_type: pa.DataType) -> pa.DataType:
     """The type of the stored values, also of an extension type, such as a UUID's 16 bytes."""
+    if arrow_type.id in FLAT_TYPE_IDS:
+        return arrow_type
     while (inner := _storage_type(decoded_type(arrow_type))) is not arrow_type:
         arrow_type = inner
     return arrow_type

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from compactor.model.arrow_types import decoded_type
+from compactor.model.arrow_types import FLAT_TYPE_IDS, decoded_type
 from compactor.model.errors import Invalid
 
 _UNITS = ("s", "ms", "us", "ns")
@@ -105,6 +105,8 @@ def _with_fields(kind: pa.DataType, change: Callable[[pa.Field], pa.Field]) -> p
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     """See `plain_type`. The same object if nothing changes."""
     fields = list(schema)
+    if all(field.type.id in FLAT_TYPE_IDS for field in fields):
+        return schema
     plain = [_plain_field(field) for field in fields]
     return schema if all(map(operator.is_, fields, plain)) else pa.schema(plain, metadata=schema.metadata)
 

@@ -19,12 +19,15 @@ def run_concurrently(
     call: Callable[[ElementT], ResultT],
     elements: Sequence[ElementT],
     at_once: int = AT_ONCE,
+    *,
+    writes: bool = False,
 ) -> list[ResultT]:
     """The results of the calls, in order. Raises the first error.
 
-    In a local folder the calls run one after the other: a small file is read faster than a thread starts.
+    In a local folder the calls run one after the other, unless they write: a small file is read faster than a thread
+    starts, and one that is written waits for the disk.
     """
-    if len(elements) > 1 and location.is_remote:
+    if len(elements) > 1 and (location.is_remote or writes):
         with ThreadPoolExecutor(at_once) as threads:
             return list(threads.map(call, elements))
     return [call(element) for element in elements]

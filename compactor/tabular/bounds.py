@@ -79,15 +79,16 @@ class _Bound:
 
 def _parquet_bound(stats: pq.Statistics, end: str, arrow_type: pa.DataType) -> _Bound | None:
     """One bound ("min" or "max") of a chunk's values, by its logical type in Parquet."""
-    logical = json.loads(stats.logical_type.to_json()) if stats.logical_type is not None else {}
-    meaning = logical.get("Type", "None")
-    raw = getattr(stats, f"{end}_raw")
-    if meaning in ("None", "Int"):
+    kind = "NONE" if stats.logical_type is None else stats.logical_type.type
+    if kind in ("NONE", "INT"):
         value = getattr(stats, end)
         # Parquet stores durations as integers; bytes have no order that readers agree on.
         return None if pa.types.is_duration(arrow_type) or isinstance(value, bytes) else _plain_bound(value)
-    if meaning == "String":
+    raw = getattr(stats, f"{end}_raw")
+    if kind == "STRING":
         return _text_bound(raw)
+    logical = json.loads(stats.logical_type.to_json())
+    meaning = logical.get("Type", "None")
     if meaning == "Float16":
         return _plain_bound(struct.unpack("<e", raw)[0])
     if meaning == "Decimal":

@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import pyarrow as pa
@@ -258,17 +258,19 @@ class JsonLines:
         return self.measure(source, schema).schema
 
     def read_table(self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None) -> pa.Table:
-        inferred, _ = _infer_json(source, schema)
+        found = _infer_json(source, schema)
+        inferred = found.schema
         wanted = wanted_columns(source, inferred, columns)
         needed = _needed(inferred, wanted)
-        tables = [needed.empty_table(), *_json_tables(source, needed)]
+        is_parsed = found.only_block is not None and found.only_block.schema.equals(needed)
+        tables = [found.only_block] if is_parsed else [needed.empty_table(), *_json_tables(source, needed)]
         # Without columns, tables would lose their row count when they are concatenated.
         return _as_declared(pa.concat_tables(tables).select(wanted), _types(schema))
 
     def read_batches(
         self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None
     ) -> Iterator[pa.RecordBatch]:
-        inferred, _ = _infer_json(source, schema)
+        inferred = _infer_json(source, schema).schema
         wanted = wanted_columns(source, inferred, columns)
         for table in _json_tables(source, _needed(inferred, wanted)):
             for batch in _as_declared(table, _types(schema)).to_batches():
@@ -276,28 +278,39 @@ class JsonLines:
 
     def outline(self, source: Source, schema: pa.Schema | None) -> FileOutline:
         """The outline of the first block. Later lines may have further columns."""
-        inferred, _ = _infer_json(source, schema, blocks_max=1)
+        inferred = _infer_json(source, schema, blocks_max=1).schema
         fields = [field.with_type(_types(schema).get(field.name, field.type)) for field in inferred]
         block = next(_json_tables(source, _needed(inferred, inferred.names)), None)
         return FileOutline(pa.schema(fields), _row_bytes(block), _fits_one_block(source))
 
     def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure:
-        inferred, rows = _infer_json(source, schema)
+        found = _infer_json(source, schema)
         declared = _types(schema)
-        fields = [field.with_type(declared.get(field.name, field.type)) for field in inferred]
-        return FileMeasure(rows, _size_bytes(source), pa.schema(fields))
+        fields = [field.with_type(declared.get(field.name, field.type)) for field in found.schema]
+        return FileMeasure(found.rows, _size_bytes(source), pa.schema(fields))
 
 
 def _types(schema: pa.Schema | None) -> dict[str, pa.DataType]:
     return {} if schema is None else {field.name: field.type for field in schema}
 
 
-def _infer_json(source: Source, schema: pa.Schema | None, blocks_max: int | None = None) -> tuple[pa.Schema, int]:
-    """The schema that fits every line, and the row count; only of the first `blocks_max` blocks, if given."""
+@dataclass(frozen=True)
+class _InferredJson:
+    """The schema that fits every line, and the row count. `only_block`: the rows of text that is one block, as they
+    were parsed to infer the schema."""
+
+    schema: pa.Schema
+    rows: int
+    only_block: pa.Table | None
+
+
+def _infer_json(source: Source, schema: pa.Schema | None, blocks_max: int | None = None) -> _InferredJson:
+    """Of the whole text, or only of the first `blocks_max` blocks, if given."""
     parsed = pa.schema([(name, _json_type(name, arrow_type)) for name, arrow_type in _types(schema).items()])
     kinds = dict(zip(parsed.names, parsed.types, strict=True))
     declared = frozenset(parsed.names)
     rows = 0
+    only_block: pa.Table | None = None
     for number, lines in enumerate(islice(_blocks_of_lines(source), blocks_max)):
         if number == 0 and lines.lstrip()[:1] == b"[":
             raise Invalid(
@@ -310,6 +323,7 @@ def _infer_json(source: Source, schema: pa.Schema | None, blocks_max: int | None
             parse_options=arrow_json.ParseOptions(explicit_schema=parsed, unexpected_field_behavior="infer"),
         )
         rows += table.num_rows
+        only_block = table if number == 0 else None
         found = dict(zip(table.schema.names, table.schema.types, strict=True))
         great = [name for name in found if name not in declared and has_great_floats(table.column(name))]
         found |= types_in_json(source.file.uri, lines, {name: found[name] for name in great}) if great else {}
@@ -319,7 +333,7 @@ def _infer_json(source: Source, schema: pa.Schema | None, blocks_max: int | None
             if after is None:
                 raise Invalid(f"{source.file.uri} has values of {before} and of {kind} in column {name!r}")
             kinds[name] = after
-    return pa.schema(list(kinds.items())), rows
+    return _InferredJson(pa.schema(list(kinds.items())), rows, only_block)
 
 
 def _needed(inferred: pa.Schema, wanted: Sequence[str]) -> pa.Schema:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from botocore.exceptions import ClientError
 
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.errors import Denied, Invalid
-from compactor.storage.aws.failures import translated
+from compactor.storage.aws.failures import kind_of, translated
 from compactor.storage.location import checked_endpoint
 from dispatcher.intake.queue import ORIGIN_ATTRIBUTE, REASONS_ATTRIBUTE, MessageAttribute, QueueMessage
 
@@ -35,6 +36,10 @@ MESSAGE_BYTES_MAX = 1_048_576
 """SQS's own limit for a body with its attributes; a queue may have a lower one."""
 
 ATTRIBUTES_MAX = 10
+BATCH_MAX = 10
+"""SQS's own limit for the messages of a request."""
+BATCHES_AT_ONCE = 8
+"""boto3's client has ten connections."""
 DELAY_SECONDS_MAX = 900
 REASONS_BYTES_MIN = 200
 """Bytes that the other attributes leave for the reasons."""
@@ -158,6 +163,26 @@ class SqsQueue:
                 self._client.delete_message(QueueUrl=self._url, ReceiptHandle=message.receipt)
             except ClientError as error:
                 _pass_void_receipt(error)
+
+    def delete_all(self, messages: Sequence[QueueMessage]) -> None:
+        batches = [messages[start : start + BATCH_MAX] for start in range(0, len(messages), BATCH_MAX)]
+        if len(batches) == 1:
+            self._delete_batch(batches[0])
+        elif batches:
+            with ThreadPoolExecutor(BATCHES_AT_ONCE) as threads:
+                list(threads.map(self._delete_batch, batches))
+
+    def _delete_batch(self, messages: Sequence[QueueMessage]) -> None:
+        with translated(f"{len(messages)} messages cannot be deleted from {self._url}"):
+            answer = self._client.delete_message_batch(
+                QueueUrl=self._url,
+                Entries=[{"Id": str(at), "ReceiptHandle": each.receipt} for at, each in enumerate(messages)],
+            )
+        failed = [each for each in answer.get("Failed", []) if each["Code"].rsplit(".", 1)[-1] not in _VOID_RECEIPT]
+        for each in failed:
+            raise kind_of(each["Code"], 0 if each["SenderFault"] else 500)(
+                f"{len(failed)} messages cannot be deleted from {self._url}: {each.get('Message', each['Code'])}"
+            )
 
     def set_visibility(self, message: QueueMessage, seconds: int) -> None:
         with translated(f"message {message.message_id} cannot be kept on {self._url}"):

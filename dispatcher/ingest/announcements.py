@@ -99,7 +99,7 @@ def _of_register(register: Mapping[str, Any]) -> Iterator[Announced | AnnouncedR
     wrong = next((number for number, row in enumerate(rows, 1) if not isinstance(row, dict)), None)
     if wrong is not None:
         raise Invalid(f"row {wrong:,} of the message is no object with a value for each column")
-    lines = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows).encode()
+    lines = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode()
     if len(lines) > ROWS_BYTES_MAX:
         raise Invalid(
             f"the message has {len(lines):,} bytes of rows, and {ROWS_BYTES_MAX:,} are the most: write a file"

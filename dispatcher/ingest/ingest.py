@@ -12,7 +12,8 @@ message comes again after a stop at any of these writes, is in exactly one delta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError
 from compactor.model.names import PartitionValues
+from compactor.storage.concurrently import run_concurrently
 from dispatcher.ingest.announcements import Announced, AnnouncedRows, parse_announcements
 from dispatcher.ingest.listing import Landings, Listing, Looked, folder_of
 from dispatcher.intake.queue import Queue, QueueMessage
@@ -36,7 +38,17 @@ TABLES_KNOWN_SECONDS = 60.0
 
 VISIBILITY_SECONDS = 600
 MESSAGES_AT_ONCE = 10
+RECEIVES_AT_ONCE = 8
+"""Requests for messages while more of them wait than one request gives. boto3's client has ten connections."""
+
 WAIT_SECONDS_MAX = 20
+
+FILES_READ_AT_ONCE = 64
+READ_AT_ONCE_SHARE = 16
+"""Files that are read side by side have together no more than this part of the bytes of a collection, in storage."""
+
+UNKNOWN_BYTES = 1024**2
+"""The size that a file is taken to have, if its announcement does not say it."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +125,7 @@ class Ingest:
             if message.reasons:
                 _log.warning("file_refused", message_id=message.message.message_id, reasons=message.reasons)
                 self._queue.dead_letter(message.message, message.reasons)
-            self._queue.delete(message.message)
+        self._queue.delete_all([each.message for each in messages])
         found = replace(done, refused=refused)
         _log.info("files_ingested", **vars(found))
         return found
@@ -146,10 +158,12 @@ class Ingest:
         settings, began = self._settings, self._clock.monotonic_seconds()
         messages: list[_Message] = []
         files = size_bytes = 0
+        requests = 1
         while True:
             left = settings.collect_seconds - (self._clock.monotonic_seconds() - began)
             wait = min(max(int(left), 1), WAIT_SECONDS_MAX) if left > 0 else 0
-            received = self._queue.receive(MESSAGES_AT_ONCE, wait, VISIBILITY_SECONDS)
+            received = self._receive(requests, wait)
+            more_wait = len(received) > requests * MESSAGES_AT_ONCE // 2
             for each in received:
                 message = _Message(each)
                 try:
@@ -161,6 +175,20 @@ class Ingest:
                 size_bytes += sum(map(_size_bytes, message.files))
             if files >= settings.files_max or size_bytes >= settings.bytes_max or left <= 0:
                 return messages
+            room = -(-(settings.files_max - files) // MESSAGES_AT_ONCE)
+            requests = min(RECEIVES_AT_ONCE, room) if more_wait else 1
+
+    def _receive(self, requests: int, wait_seconds: int) -> list[QueueMessage]:
+        """Only a request that is alone waits for long."""
+
+        def receive(wait_seconds: int) -> Sequence[QueueMessage]:
+            return self._queue.receive(MESSAGES_AT_ONCE, wait_seconds, VISIBILITY_SECONDS)
+
+        if requests == 1:
+            return list(receive(wait_seconds))
+        with ThreadPoolExecutor(requests) as threads:
+            answers = threads.map(receive, [min(wait_seconds, 1)] * requests)
+            return [message for answer in answers for message in answer]
 
     def _tables(self) -> Landings:
         """Of each folder one, if tables do not contradict one another."""
@@ -181,20 +209,27 @@ class Ingest:
         landed: list[tuple[LandedFile, Sequence[_Message]]] = []
         held_bytes = 0
         quarantine = quarantine_of(table.properties.quarantine, None, self._lake.location, self._clock)
-        for file in sorted(files, key=_order):
+
+        def read(file: _Landing) -> LandedFile | LithifyError | None:
             try:
-                found = self._read(table, file, quarantine)
+                return self._read(table, file, quarantine)
             except (Invalid, Corrupt, Denied) as error:
-                _refuse(files[file], _name(file), error)
-                continue
-            if found is None:
-                done = replace(done, superseded=done.superseded + 1)
-                continue
-            landed.append((found, files[file]))
-            held_bytes += found.size_bytes
+                return error
+
+        newest = _newest_of_each(files)
+        done = replace(done, superseded=done.superseded + len(files) - len(newest))
+        for together in _read_together(newest, self._settings.bytes_max):
+            for file, found in zip(together, run_concurrently(self._lake.location, read, together), strict=True):
+                if isinstance(found, LithifyError):
+                    _refuse(files[file], _name(file), found)
+                elif found is not None:
+                    landed.append((found, files[file]))
+                    held_bytes += found.size_bytes
+                else:
+                    done = replace(done, superseded=done.superseded + 1)
             if held_bytes >= self._settings.bytes_max or len(landed) >= self._settings.files_max:
                 done, landed, held_bytes = _append(table, landed, done), [], 0
-        return _append(table, landed, done)
+        return _append(table, landed, done) if landed else done
 
     def _read(self, table: Table, file: _Landing, quarantine: Quarantine | None) -> LandedFile | None:
         """None: another version is there than the one that was announced."""
@@ -206,6 +241,33 @@ class Ingest:
             _log.info("file_superseded", uri=file.uri, announced=file.etag, found=version.etag)
             return None
         return deltas_of_file(table, location, file.uri, version, quarantine)
+
+
+def _newest_of_each(files: Iterable[_Landing]) -> list[_Landing]:
+    """In their order, without files of which a later version is announced, too: S3 orders the versions of a key by
+    their sequencers, and announces them in any order."""
+    found = sorted(files, key=_order)
+    newest = {file.uri: file for file in found if isinstance(file, Announced)}
+    return [
+        file
+        for file in found
+        if isinstance(file, AnnouncedRows) or file.sequencer is None or newest[file.uri].sequencer == file.sequencer
+    ]
+
+
+def _read_together(files: Sequence[_Landing], bytes_max: int) -> Iterator[list[_Landing]]:
+    """Parts of the files that are read side by side, so that their rows have room."""
+    part: list[_Landing] = []
+    left_bytes = bytes_max // READ_AT_ONCE_SHARE
+    for file in files:
+        size_bytes = _size_bytes(file) or UNKNOWN_BYTES
+        if part and (size_bytes > left_bytes or len(part) == FILES_READ_AT_ONCE):
+            yield part
+            part, left_bytes = [], bytes_max // READ_AT_ONCE_SHARE
+        part.append(file)
+        left_bytes -= size_bytes
+    if part:
+        yield part
 
 
 def _append(table: Table, landed: list[tuple[LandedFile, Sequence[_Message]]], done: Ingested) -> Ingested:

@@ -92,6 +92,9 @@ class Queue(Protocol):
     def delete(self, message: QueueMessage) -> None:
         """Deletes the message. A void receipt is no error: the message comes again."""
 
+    def delete_all(self, messages: Sequence[QueueMessage]) -> None:
+        """Deletes many messages, with few requests. Any of them may be deleted when this raises."""
+
     def set_visibility(self, message: QueueMessage, seconds: int) -> None:
         """Seconds from now until the message may be delivered again; 0: at once. A void receipt is no error."""
 

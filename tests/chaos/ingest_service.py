@@ -22,7 +22,7 @@ from tests.servers import REGION
 VISIBILITY_SECONDS = 2
 """So short that messages of a killed service come again at once, and those of a slow one come twice."""
 
-_WRITES = ("put_if_absent", "overwrite", "delete", "dead_letter")
+_WRITES = ("put_if_absent", "overwrite", "delete_all", "dead_letter")
 
 
 class _Killing:

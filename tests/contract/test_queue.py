@@ -148,6 +148,18 @@ def test_a_message_put_back_is_delivered_again_and_counted(queue: Queue) -> None
     assert second.delivery_count == 2
 
 
+def test_many_messages_are_deleted_at_once_and_once_more(queue: Queue) -> None:
+    for number in range(23):
+        queue.send(f"{number}")
+    received: list[QueueMessage] = []
+    while found := queue.receive(10, 0, 30):
+        received += found
+    queue.delete_all(received[1:])
+    queue.delete_all(received[1:])
+    queue.delete_all([])
+    assert queue.messages_left() == 1
+
+
 def test_deleting_twice_is_no_error(queue: Queue) -> None:
     queue.send("a")
     message = receive_one(queue)

@@ -92,6 +92,10 @@ class MemoryQueue:
             if stored is not None and stored.receipt == message.receipt:
                 del self._stored[message.message_id]
 
+    def delete_all(self, messages: Sequence[QueueMessage]) -> None:
+        for message in messages:
+            self.delete(message)
+
     def set_visibility(self, message: QueueMessage, seconds: int) -> None:
         with self._lock:
             stored = self._stored.get(message.message_id)

@@ -262,6 +262,10 @@ class NodeQueue:
     def delete(self, message: QueueMessage) -> None:
         self._act("queue delete", message.message_id, lambda: self._queue.delete(message))
 
+    def delete_all(self, messages: Sequence[QueueMessage]) -> None:
+        for message in messages:
+            self.delete(message)
+
     def set_visibility(self, message: QueueMessage, seconds: int) -> None:
         self._act("queue visibility", message.message_id, lambda: self._queue.set_visibility(message, seconds))
 

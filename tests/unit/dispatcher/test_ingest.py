@@ -17,7 +17,7 @@ from compactor.model.errors import Invalid, Unavailable
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
 from dispatcher.ingest.announcements import Announced, parse_announcements
-from dispatcher.ingest.ingest import Ingest, Ingested, IngestSettings
+from dispatcher.ingest.ingest import Ingest, Ingested, IngestSettings, _newest_of_each
 from dispatcher.ingest.listing import FIRST_LOOK_SECONDS, LOOK_SECONDS, NOTIFIED_SECONDS
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.manual_clock import ManualClock
@@ -249,6 +249,17 @@ def test_a_file_that_was_written_again_is_taken_in_again(landing: Landing) -> No
     landing.take_all()
     assert landing.rows(landing.stock) == [(1, 2), (2, 2)]
     assert len(landing.deltas(landing.stock)) == 2
+
+
+def test_of_two_versions_that_are_announced_together_the_later_one_by_its_sequencer_is_taken(landing: Landing) -> None:
+    file = landing.land("stock/1.parquet", {"id": 1, "day": "1", "v": 1}, announced=0)
+    for sequencer in ("0055AED7", "0055aed6f0", "0055AED7", "0055AED6"):
+        found = {"key": str(file).lstrip("/"), "size": 9, "sequencer": sequencer}
+        landing.queue.send(json.dumps({**EVENT, "detail": {"bucket": {"name": "landing"}, "object": found}}))
+    announced = [parse_announcements(body)[0] for body in landing.queue.bodies]
+    assert all(isinstance(each, Announced) for each in announced)
+    newest = _newest_of_each(announced)
+    assert newest == [announced[0], announced[2]]
 
 
 def test_a_lake_that_is_away_leaves_the_messages(landing: Landing) -> None:
