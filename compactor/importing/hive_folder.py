@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from compactor.importing.source_table import SourcePartition, SourceTable
+from compactor.importing.source_table import OldFile, SourcePartition, SourceTable, partition_text
 from compactor.model.errors import Invalid
 from compactor.model.names import counted
 from compactor.storage.object_store import ObjectEntry, ObjectStore
@@ -54,7 +54,8 @@ def read_hive_folder(store: ObjectStore, null_value: str | None = None) -> Sourc
         more = [f"and {counted(len(reasons) - REASONS_MAX, 'more reason')}"] if len(reasons) > REASONS_MAX else []
         raise Invalid(*reasons[:REASONS_MAX], *more)
     keys = tuple(key for key, _ in data[0].pairs)
-    return SourceTable(store.location.root_uri, keys, tuple(_partitions(store, data)), passed_over)
+    root_uri = store.location.root_uri
+    return SourceTable(root_uri, root_uri, keys, tuple(_partitions(root_uri, data)), passed_over=passed_over)
 
 
 def _is_hidden(name: str) -> bool:
@@ -69,12 +70,10 @@ def _pairs(key: str, folders: Sequence[str], null_value: str | None) -> tuple[tu
         if not equals or not name:
             raise Invalid(f"{key} lies in the folder {folder!r}: folders of partitions are named KEY=VALUE")
         if value == NULL_PARTITION:
-            if null_value is None:
-                raise Invalid(
-                    f"{key} has rows whose {unquote(name)} is null, and a partition value is a text: name the one to "
-                    "use instead with --null-partition"
-                )
-            value = null_value
+            try:
+                value = partition_text(unquote(name), None, null_value)
+            except Invalid as error:
+                raise Invalid(f"{key}: {error}") from error
         pairs.append((unquote(name), unquote(value)))
     return tuple(pairs)
 
@@ -100,11 +99,11 @@ def _named(keys: Sequence[str]) -> str:
     return ", ".join(keys) or "(none)"
 
 
-def _partitions(store: ObjectStore, data: Sequence[_Placed]) -> Iterator[SourcePartition]:
+def _partitions(root_uri: str, data: Sequence[_Placed]) -> Iterator[SourcePartition]:
     files: defaultdict[tuple[tuple[str, str], ...], list[ObjectEntry]] = defaultdict(list)
     for each in data:
         files[each.pairs].append(each.entry)
     for pairs, entries in sorted(files.items(), key=lambda item: [value for _, value in item[0]]):
         entries.sort(key=lambda entry: entry.key)
-        uris = tuple(f"{store.location.root_uri}/{entry.key}" for entry in entries)
-        yield SourcePartition(dict(pairs), uris, sum(entry.size_bytes for entry in entries))
+        in_place = (OldFile(f"{root_uri}/{entry.key}", entry.size_bytes) for entry in entries)
+        yield SourcePartition(dict(pairs), tuple(in_place))

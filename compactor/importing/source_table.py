@@ -2,24 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from compactor.model.errors import Invalid
+from compactor.storage.location import StoreLocation
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A file that cannot be registered as it is.
+
+    why     what it has that a registered file may not have, in words that go on "is rewritten: it"
+    schema  of the rows that are written, the same for all files of a table
+    rows    reads them, in the same order whenever it is called
+    """
+
+    why: tuple[str, ...]
+    schema: pa.Schema
+    rows: Callable[[StoreLocation], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True)
+class OldFile:
+    """`rewrite` None: it is registered in place."""
+
+    uri: str
+    size_bytes: int
+    rewrite: Rewrite | None = None
 
 
 @dataclass(frozen=True)
 class SourcePartition:
-    """Files of one partition, as URIs in the order of their names; of two rows of a key the later one survives."""
+    """Files of one partition, the oldest first where the table says it; of two rows of a key the later one survives."""
 
     values: Mapping[str, str]
-    files: tuple[str, ...]
-    size_bytes: int
+    files: tuple[OldFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
 
 
 @dataclass(frozen=True)
 class SourceTable:
-    """`passed_over`: files that are no data: hidden, markers of writers, empty."""
+    """`description`: kind and place, for people. `partition_by`: derived keys, as a table's property of that name.
+
+    version      of a table that has versions: the one that is imported
+    passed_over  files that are no data: hidden, markers of writers, empty
+    """
 
     uri: str
+    description: str
     partition_keys: tuple[str, ...]
     partitions: tuple[SourcePartition, ...]
-    passed_over: int
+    partition_by: Mapping[str, str] = field(default_factory=dict)
+    version: int | None = None
+    passed_over: int = 0
+
+
+def partition_text(key: str, text: str | None, null_value: str | None) -> str:
+    """The value of a partition. Raises `Invalid` for null, unless it is given a name."""
+    if text is not None:
+        return text
+    if null_value is None:
+        raise Invalid(
+            f"there are rows whose {key} is null, and a partition value is a text: name the one to use instead with "
+            "--null-partition"
+        )
+    return null_value
+
+
+def plain_uri(uri: str) -> str:
+    """The URI of a file as Lithify writes it, of what Hadoop (`s3a://`, `file:/`) and paths say."""
+    for scheme in ("s3a://", "s3n://"):
+        if uri.startswith(scheme):
+            return f"s3://{uri.removeprefix(scheme)}"
+    if uri.startswith("s3://"):
+        return uri
+    path = uri.removeprefix("file:")
+    if not path.startswith("/"):
+        raise Invalid(f"{uri} is neither on S3 nor on this machine: only such files can be imported")
+    return f"file:///{path.lstrip('/')}"
+
+
+def library_lacks(uri: str, kind: str, extra: str) -> Invalid:
+    return Invalid(
+        f"{uri} is a table of {kind}, and the package that reads it is not installed here: "
+        f"pip install 'lithify[{extra}]'"
+    )

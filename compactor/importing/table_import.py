@@ -1,8 +1,10 @@
-"""Imports a table that exists already: its files are registered in place as the first deltas of a table, or copied.
+"""Imports a table that exists already: its files are registered in place as the first deltas of a table, or copied,
+or rewritten where they cannot stay as they are.
 
-Each partition is a delta, or several of at most `FILES_PER_DELTA`, whose id follows from the source and the partition.
-So an import that was stopped goes on where it was: what is there already is not measured again. A file that was changed
-since makes it fail, and nothing of that partition is appended twice. The source is only read.
+Each partition is a delta, or several, each of at most `FILES_PER_DELTA` files that are either all rewritten or all not.
+Their ids follow from the source and the partition. So an import that was stopped goes on where it was: what is there
+already is not measured again, and what was rewritten is read again, but not written. A file that was changed since
+makes it fail, and nothing of that partition is appended twice. The source is only read.
 """
 
 from __future__ import annotations
@@ -10,14 +12,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 
 import numpy as np
 import pyarrow as pa
 
 from compactor.catalog.delta_files import DeltaRules
 from compactor.catalog.tables import Table
-from compactor.importing.source_table import SourcePartition, SourceTable
+from compactor.importing.source_table import OldFile, Rewrite, SourcePartition, SourceTable
 from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
 from compactor.model.errors import Invalid
@@ -55,7 +57,7 @@ class TableImport:
         """Imports each partition that can be, as the caller takes them; of others it has the reasons."""
         rest = iter(self.source.partitions)
         while together := list(islice(rest, AT_ONCE)):
-            yield from run_concurrently(location, lambda each: self._import(table, each), together)
+            yield from run_concurrently(location, lambda each: self._import(table, each, location), together)
 
     def reasons_against_place(self, table: Table, location: StoreLocation) -> tuple[str, ...]:
         """Why the files cannot stay where they are."""
@@ -64,8 +66,9 @@ class TableImport:
         rules = DeltaRules(table.table_id, {}, Operation.UPSERT, allow_files=table.properties.allow_files)
         for partition in self.source.partitions:
             try:
-                for uri in partition.files:
-                    rules.check_place(location, uri)
+                for file in partition.files:
+                    if file.rewrite is None:
+                        rules.check_place(location, file.uri)
             except Invalid as error:  # one is enough: the others lie beside it
                 return error.reasons
         return ()
@@ -74,13 +77,17 @@ class TableImport:
         """For each partition, the rows that a compaction leaves out since a later one has their key. Reads the key
         columns, and keeps 20 bytes for each row of a partition."""
         for partition in self.source.partitions:
-            digests = [digest for uri in partition.files for digest in self._digests(uri, sorted(keys), location)]
+            digests = [digest for file in partition.files for digest in self._digests(file, sorted(keys), location)]
             whole = np.concatenate(digests) if digests else np.empty((0, 5), np.uint32)
             whole = np.ascontiguousarray(whole)
             yield len(whole) - len(np.unique(whole.view(np.dtype((np.void, whole.itemsize * whole.shape[1])))))
 
-    def _digests(self, uri: str, keys: Sequence[str], location: StoreLocation) -> Iterator[np.ndarray]:
-        for batch in read_batches(location, TabularFile(uri, self._content_type(uri)), keys):
+    def _digests(self, file: OldFile, keys: Sequence[str], location: StoreLocation) -> Iterator[np.ndarray]:
+        if file.rewrite is not None:
+            batches = file.rewrite.rows(location)
+        else:
+            batches = read_batches(location, TabularFile(file.uri, self._content_type(file.uri)), keys)
+        for batch in batches:
             rows = pa.Table.from_batches([batch])
             yield digest_keys([canonical_column(key, rows.column(key)) for key in keys], rows.num_rows)
 
@@ -90,15 +97,15 @@ class TableImport:
         except Invalid:
             return self.fallback
 
-    def _import(self, table: Table, partition: SourcePartition) -> ImportedPartition:
+    def _import(self, table: Table, partition: SourcePartition, location: StoreLocation) -> ImportedPartition:
         rows, warnings = 0, list[str]()
         try:
-            for number, first in enumerate(range(0, len(partition.files), FILES_PER_DELTA)):
+            for number, (rewritten, files) in enumerate(_deltas(partition.files)):
                 delta = table.append(
                     partition.values,
-                    list(partition.files[first : first + FILES_PER_DELTA]),
+                    _rewritten(rewritten, files, location) if rewritten is not None else [file.uri for file in files],
                     delta_id=self._delta_id(partition, number),
-                    content_type=self.fallback,
+                    content_type=ContentType.PARQUET if rewritten is not None else self.fallback,
                     copy=self.copies,
                 )
                 rows += delta.rows
@@ -113,8 +120,22 @@ class TableImport:
             return error.reasons
         where, source = render_partition(partition.values), self.source.uri
         what_to_do = "append what is new with `lithify table append`, or import into another table"
+        if self.source.version is not None:
+            what_to_do = f"name the version that was imported with --version, or {what_to_do}"
         return (f"{where} was imported from {source} before, and has other files now: {what_to_do}",)
 
     def _delta_id(self, partition: SourcePartition, number: int) -> str:
         named = f"{self.source.uri}\n{encode_partition(partition.values)}\n{number}"
         return f"{_ID_BEGINS}{hashlib.sha256(named.encode()).hexdigest()[:32]}"
+
+
+def _deltas(files: Sequence[OldFile]) -> Iterator[tuple[Rewrite | None, Sequence[OldFile]]]:
+    """The files of each delta, in order. With the first one's rewrite, if they are rewritten."""
+    for _, alike in groupby(files, lambda file: file.rewrite is None):
+        while together := list(islice(alike, FILES_PER_DELTA)):
+            yield together[0].rewrite, together
+
+
+def _rewritten(first: Rewrite, files: Sequence[OldFile], location: StoreLocation) -> pa.RecordBatchReader:
+    batches = (rows for file in files if file.rewrite is not None for rows in file.rewrite.rows(location))
+    return pa.RecordBatchReader.from_batches(first.schema, batches)

@@ -18,8 +18,9 @@ from rich.console import Console
 from rich.progress import track
 
 from compactor.catalog.tables import Table
-from compactor.importing.hive_folder import REASONS_MAX, read_hive_folder
+from compactor.importing.hive_folder import REASONS_MAX
 from compactor.importing.source_table import SourceTable
+from compactor.importing.sources import read_source
 from compactor.importing.table_import import ImportedPartition, TableImport
 from compactor.lake import DeltaCatalog
 from compactor.model.errors import Invalid
@@ -49,6 +50,7 @@ from launcher.sizing.cluster_choice import ClusterLimits
 _COLUMNS = (
     PARTITION,
     Column("files", show=count_text),
+    Column("rewritten", show=count_text),
     Column("bytes", show=count_text),
     Column("rows", show=lambda rows: "-" if rows is None else count_text(rows)),
 )
@@ -59,7 +61,10 @@ def import_table(
     context: typer.Context,
     table: TableArgument,
     source: Annotated[
-        str, typer.Argument(help="The folder of a table that is partitioned as Hive does it.", metavar="FOLDER")
+        str,
+        typer.Argument(
+            help="The folder of a table of Delta Lake, or of one that is partitioned as Hive does it.", metavar="FOLDER"
+        ),
     ],
     lake: LakePlace,
     properties: Annotated[
@@ -81,6 +86,10 @@ def import_table(
     copy: Annotated[
         bool, typer.Option("--copy", help="Copy the files into the lake instead of registering them in place.")
     ] = False,
+    version: Annotated[
+        int | None,
+        typer.Option(help="Version of a table of Delta Lake. Default: the newest one.", show_default=False),
+    ] = None,
     count_duplicates: Annotated[
         bool,
         typer.Option("--count-duplicates", help="Count rows whose key a later row has. Reads the key columns."),
@@ -90,15 +99,16 @@ def import_table(
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Import a table that exists already: a folder of data files that is partitioned as Hive does it. The files stay
-    where they are and become the first deltas of the table. The source is only read. An import that was stopped goes on
-    where it was.
+    """Import a table that exists already: a folder of data files that is partitioned as Hive does it, or a table of
+    Delta Lake. The files stay where they are and become the first deltas of the table; those of which rows are deleted,
+    or that name columns otherwise than the table, are rewritten. The source is only read. An import that was stopped
+    goes on where it was.
     """
     dependencies = dependencies_of(context)
     place = parse_location(source, endpoint_url=lake.s3_endpoint_url, region=lake.region)
     folder = open_store(place)
     check_exists(folder, "folder")
-    found = read_hive_folder(folder, null_partition)
+    found = read_source(folder, version, null_partition)
     catalog, given = lake.reach(), parse_properties(properties or ())
     importing = TableImport(found, content_type)
     with TemporaryDirectory(prefix="lithify-import-") as scratch:
@@ -120,17 +130,19 @@ def import_table(
         {
             "table_id": table,
             "source": found.uri,
+            "version": found.version,
             "imported": write,
             "copied": copy,
             "partition_keys": found.partition_keys,
             "passed_over": found.passed_over,
             "partitions": records,
+            "rewritten_files": list(_rewritten(found)),
             "expected": expected,
         },
         "partitions",
         (*_COLUMNS, *((_DUPLICATES,) if duplicates is not None else ())),
         none="",
-        before=[f"{found.uri}, partitioned by {', '.join(found.partition_keys) or 'nothing'}"],
+        before=[f"{found.description}, partitioned by {', '.join(found.partition_keys) or 'nothing'}"],
         after=[*_summary(found, records, expected, copy=copy), *_what_is_next(table, lake, write=write)],
     )
 
@@ -183,6 +195,7 @@ def _record(found: ImportedPartition, duplicates: int | None) -> dict[str, objec
     figures = {
         "partition": found.partition.values,
         "files": len(found.partition.files),
+        "rewritten": sum(file.rewrite is not None for file in found.partition.files),
         "bytes": found.partition.size_bytes,
         "rows": found.rows,
         "warnings": found.warnings,
@@ -222,10 +235,16 @@ def _summary(
         return sum(int(str(each[name])) for each in records)
 
     place = "copied into the lake" if copy else "registered in place"
+    rewritten = list(_rewritten(source))
+    divided = f"{total('files') - len(rewritten):,} are {place}, {len(rewritten):,} rewritten"
     yield (
         f"{counted(total('rows'), 'row')} in {counted(total('files'), 'file')} of {total('bytes'):,} bytes, in "
-        f"{counted(len(records), 'partition')}: every file is {place}, none is rewritten."
+        f"{counted(len(records), 'partition')}: {divided if rewritten else f'every file is {place}'}."
     )
+    for each in rewritten[:REASONS_MAX]:
+        yield f"{each['file']} is rewritten: it {each['why']}."
+    if len(rewritten) > REASONS_MAX:
+        yield f"--output json names {counted(len(rewritten) - REASONS_MAX, 'more file')} that are rewritten."
     if source.passed_over:
         yield f"{counted(source.passed_over, 'file')} passed over: hidden, or without a byte."
     if records and "duplicates" in records[0]:
@@ -240,6 +259,13 @@ def _summary(
         f"The first compaction is expected to take {seconds_text(expected['machine_seconds'])} s on this machine, or "
         f"{seconds_text(expected['emr_seconds'])} s on EMR for ${usd_text(expected['emr_usd'])}."
     )
+
+
+def _rewritten(source: SourceTable) -> Iterator[dict[str, str]]:
+    for partition in source.partitions:
+        for file in partition.files:
+            if file.rewrite is not None:
+                yield {"file": file.uri, "why": "; it ".join(file.rewrite.why)}
 
 
 def _warnings(record: Mapping[str, object]) -> Sequence[object]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import duckdb
@@ -14,7 +12,6 @@ import polars
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
@@ -29,10 +26,9 @@ from compactor.storage.opening import open_store
 from tests.conftest import Command
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.unruly_engine import UnrulyEngine
+from tests.integration.importing.conftest import KEYED, OLD, Importing
 from tests.servers import BUCKET, REGION, aws_environment, create_bucket, seaweedfs_server
 
-OLD = "ACME.OLD.V1"
-KEYED = ("--property", "primary_keys=id")
 ROWS = pa.table(
     {
         "id": list(range(60)),
@@ -77,53 +73,6 @@ WRITERS: Mapping[str, Callable[[Path], None]] = {
 }
 
 
-class Importing:
-    def __init__(self, command: Command, folder: Path) -> None:
-        self.command, self.folder, self.lake_folder = command, folder / "old", folder / "lake"
-
-    @property
-    def lake(self) -> DeltaCatalog:
-        return DeltaCatalog.open(self.lake_folder)
-
-    def answer(self, *options: str) -> Any:  # noqa: ANN401 (it is JSON)
-        result = self._run(*options, "--output", "json")
-        assert result.exit_code == 0, result.err
-        return json.loads(result.out)
-
-    def text(self, *options: str) -> str:
-        result = self._run(*options)
-        assert result.exit_code == 0, result.err
-        return " ".join(result.out.split())
-
-    def refusal(self, *options: str) -> str:
-        result = self._run(*options)
-        assert (result.exit_code, result.out) == (2, ""), result
-        return " ".join(result.err.split())
-
-    def _run(self, *options: str) -> Any:  # noqa: ANN401
-        return self.command(*self.arguments(*options))
-
-    def arguments(self, *options: str) -> tuple[str, ...]:
-        return ("table", "import", OLD, str(self.folder), "--lake", str(self.lake_folder), *options)
-
-    def compacted(self) -> pa.Table:
-        compact(OLD, delta_catalog_client=self.lake, engine=UnrulyEngine())
-        return self.lake.table(OLD).scan().to_table()
-
-    def write(self, name: str, rows: Mapping[str, list[object]]) -> None:
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.table(dict(rows)), path)
-
-    def files(self) -> dict[Path, tuple[int, bytes]]:
-        return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in self.folder.rglob("*") if path.is_file()}
-
-
-@pytest.fixture
-def importing(tmp_path: Path, command: Command) -> Importing:
-    return Importing(command, tmp_path)
-
-
 def counted_rows(table: pa.Table) -> Counter[str]:
     return Counter(repr(row) for row in table.select(ROWS.schema.names).to_pylist())
 
@@ -146,6 +95,7 @@ def test_a_folder_of_another_program_is_imported_row_by_row_and_stays_as_it_was(
     assert all(figure > 0 for figure in planned["expected"].values())
     imported = importing.answer(*options, "--write")
     assert imported == {**planned, "imported": True}
+    assert planned["rewritten_files"] == []
     assert counted_rows(importing.compacted()) == counted_rows(ROWS)
     assert importing.files() == before
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compactor.importing.hive_folder import REASONS_MAX, read_hive_folder
-from compactor.importing.source_table import SourceTable
+from compactor.importing.source_table import SourcePartition, SourceTable
 from compactor.model.errors import Invalid
 from compactor.storage.location import StoreLocation
 from tests.fakes.manual_clock import ManualClock
@@ -21,6 +21,11 @@ def read(*keys: str, null_value: str | None = None, empty: tuple[str, ...] = ())
     return read_hive_folder(store, null_value)
 
 
+def uris_of(partition: SourcePartition) -> tuple[str, ...]:
+    assert all(file.rewrite is None for file in partition.files)
+    return tuple(file.uri for file in partition.files)
+
+
 def refused(*keys: str, null_value: str | None = None) -> tuple[str, ...]:
     with pytest.raises(Invalid) as error:
         read(*keys, null_value=null_value)
@@ -30,7 +35,7 @@ def refused(*keys: str, null_value: str | None = None) -> tuple[str, ...]:
 def test_folders_name_the_partition_keys_in_order_and_their_values() -> None:
     found = read("year=2026/m=2/b.parquet", "year=2026/m=2/a.parquet", "year=2025/m=11/000000_0")
     assert found.partition_keys == ("year", "m")
-    assert [(dict(each.values), each.files, each.size_bytes) for each in found.partitions] == [
+    assert [(dict(each.values), uris_of(each), each.size_bytes) for each in found.partitions] == [
         ({"year": "2025", "m": "11"}, (f"{ROOT}/year=2025/m=11/000000_0",), 4),
         ({"year": "2026", "m": "2"}, (f"{ROOT}/year=2026/m=2/a.parquet", f"{ROOT}/year=2026/m=2/b.parquet"), 8),
     ]
@@ -40,7 +45,7 @@ def test_a_folder_without_partitions_is_a_table_without_partition_keys() -> None
     found = read("b.parquet", "a.parquet")
     assert found.partition_keys == ()
     (partition,) = found.partitions
-    assert (partition.values, partition.files) == ({}, (f"{ROOT}/a.parquet", f"{ROOT}/b.parquet"))
+    assert (partition.values, uris_of(partition)) == ({}, (f"{ROOT}/a.parquet", f"{ROOT}/b.parquet"))
 
 
 def test_values_are_decoded_and_equal_ones_are_one_partition() -> None:
@@ -53,7 +58,7 @@ def test_markers_hidden_files_and_empty_ones_are_passed_over_and_counted() -> No
         *("_SUCCESS", "d=1/.part-0.parquet.crc", "d=1/a.parquet", "_temporary/0/x.parquet", ".hive-staging/y.parquet"),
         empty=("d=2/000000_0",),
     )
-    assert [each.files for each in found.partitions] == [(f"{ROOT}/d=1/a.parquet",)]
+    assert [uris_of(each) for each in found.partitions] == [(f"{ROOT}/d=1/a.parquet",)]
     assert found.passed_over == 5
     assert read("_key=1/a.parquet").partition_keys == ("_key",), "it is a partition"
 
