@@ -58,8 +58,9 @@ class Feed(Document):
     )
 
     def reason_against_default_partition(self, default_partition: str | None) -> str | None:
-        """Why a move out of the default partition could not be seen: null before a change also means *not sent*."""
-        if default_partition is None or self.keys_are_global or self.format in (FeedFormat.OPS, FeedFormat.DMS):
+        """Why a move out of the default partition could not be seen: in an image before a change null also means *not
+        sent*. MySQL's feeds name what has changed, null or not."""
+        if default_partition is None or self.keys_are_global or self.format is not FeedFormat.DEBEZIUM:
             return None
         return (
             f"a row of default_partition {default_partition!r} has null in its partition column, and in a "

@@ -13,31 +13,32 @@ import base64
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.changes.change_batch import Bools, ChangeBatch, Int64s, Refusals, mask_of
-from compactor.changes.conversion import converted, failures
+from compactor.changes.conversion import converted
 from compactor.changes.debezium import OF_SOURCE
-from compactor.changes.json_lines import event_of, lines_of, read_events
+from compactor.changes.json_lines import event_of, lines_of, read_events, text_fields
 from compactor.model.errors import Invalid
 
 _UPSERTS = ("insert", "update", "bootstrap-insert")
 _DELETES = ("delete",)
+_IMAGES = ("data", "old")
 _NO_CHANGES = ("bootstrap-start", "bootstrap-complete")
 _LAST_OF_ITS_TRANSACTION = (1 << 63) - 1
 """Maxwell gives no `xoffset` to the row that ends a transaction, which is its last."""
 
 
 def changes_of_maxwell(
-    body: bytes, declared: pa.Schema | None, sort_columns: Sequence[str], needed: Collection[str], source_name: str
+    body: bytes, declared: pa.Schema | None, sort_columns: Sequence[str], needed: Mapping[str, bool], source_name: str
 ) -> ChangeBatch:
-    """`needed`: the table's key and partition columns; `sort_columns`: its others are fields of the event.
+    """`needed`: the table's key and partition columns, and which of them may be null; `sort_columns`: its others are
+    fields of the event.
 
     Raises `Invalid`, with the rows, for events that are no change of a row, and for rows of which a value is missing.
     """
@@ -45,8 +46,9 @@ def changes_of_maxwell(
     if not lines:
         return _nothing(source_name)
     typed = [] if declared is None else [(each.name, _wire_type(each.type)) for each in _columns(declared)]
-    row = pa.struct(typed)
-    events = read_events(lines, numbers, pa.schema([("data", row), ("old", row)]) if typed else None, source_name)
+    rows = [(name, pa.struct(typed)) for name in _IMAGES] if typed else []
+    first = event_of(lines[0], int(numbers[0]), source_name)
+    events = read_events(lines, numbers, pa.schema([*text_fields(first, _IMAGES), *rows]), source_name)
     upserts, deletes = _operations(events, numbers, source_name)
     is_row = upserts | deletes
     after = _typed(_rows(events, "data", is_row), declared, numbers[is_row], source_name)
@@ -54,87 +56,112 @@ def changes_of_maxwell(
     updates = _is(events, ("update",))
     _refuse_partial(after, lines, numbers[is_row], updates, is_row, source_name)
     order = _order_columns(events.filter(pa.array(is_row)), sort_columns, source_name)
-    return _batch(after, before, order, (deletes[is_row], numbers[is_row]), needed, source_name)
+    found = _Rows(after, before, deletes[is_row], numbers[is_row])
+    return _batch(found, order, needed, (lines, np.flatnonzero(is_row), None), source_name)
 
 
 def changes_of_canal(
-    body: bytes, declared: pa.Schema | None, sort_columns: Sequence[str], needed: Collection[str], source_name: str
+    body: bytes, declared: pa.Schema | None, sort_columns: Sequence[str], needed: Mapping[str, bool], source_name: str
 ) -> ChangeBatch:
     """See `changes_of_maxwell`. Values are text: their types are the table's, else those of `mysqlType`."""
     lines, numbers = _lines(body, source_name)
     if not lines:
         return _nothing(source_name)
-    # Arrow cannot read them: `data` and `old` have the columns of whichever table an event is of.
-    events = [event_of(line, int(number), source_name) for line, number in zip(lines, numbers, strict=True)]
-    told = pa.table({"type": [each.get("type") for each in events], "isDdl": [each.get("isDdl") for each in events]})
-    upserts, deletes = _operations(told, numbers, source_name)
-    refused = Refusals(source_name)
-    data, old, at_events = _rows_of_canal(events, numbers, upserts | deletes, refused)
-    refused.raise_if_any()
-    names = dict.fromkeys(chain.from_iterable(data))
-    types = {name: kind for each in events for name, kind in (each.get("mysqlType") or {}).items()}
-    places, kind = np.array(at_events, np.int64), pa.struct([(name, pa.string()) for name in names])
-    after, before = (
-        _typed(_texts(held, kind, numbers[places], source_name), declared, numbers[places], source_name, types)
-        for held in (data, old)
-    )
-    for at, row in enumerate(data):
-        if old[at] is not None and row.keys() != names.keys() and upserts[places[at]]:
-            refused.add([int(numbers[places[at]])], _partial(names.keys() - row.keys()))
-    refused.raise_if_any()
-    fields = pa.table({name: [each.get(name) for each in events] for name in ("es", "ts", "id", "gtid")})
+    events = _messages(lines, numbers, source_name)
+    upserts, deletes = _operations(events, numbers, source_name)
+    places, within, before_at = _places_of_rows(events, (numbers, upserts | deletes), source_name)
+    after, before = _rows_of_lists(events, "data", None), _rows_of_lists(events, "old", before_at)
+    _refuse_partial_rows(after, lines, numbers, (places, within, upserts[places] & before_at.is_valid()), source_name)
+    types = _types_of_mysql(events)
+    after = _typed(after, declared, numbers[places], source_name, types)
+    before = _typed(before, declared, numbers[places], source_name, types)
+    fields = events.drop_columns([*_IMAGES, *({"mysqlType", "sqlType"} & {*events.column_names})])
     order = _order_columns(fields.take(places), sort_columns, source_name)
-    return _batch(after, before, order, (deletes[places], numbers[places]), needed, source_name)
+    found = _Rows(after, before, deletes[places], numbers[places])
+    return _batch(found, order, needed, (lines, places, within), source_name)
 
 
-_RowOfTexts = dict[str, str | None]
+def _messages(lines: Sequence[bytes], numbers: Int64s, source_name: str) -> pa.Table:
+    """The messages of one table, with lists of rows of text in `data` and `old`."""
+    first = event_of(lines[0], int(numbers[0]), source_name)
+    given = first.get("data")
+    names = dict.fromkeys(given[0]) if isinstance(given, list) and given and isinstance(given[0], dict) else {}
+    while True:
+        rows = pa.list_(pa.struct([(name, pa.string()) for name in names]))
+        explicit = [*text_fields(first, _IMAGES), *((name, rows) for name in _IMAGES)]
+        events = read_events(lines, numbers, pa.schema(explicit), source_name)
+        found = (each.name for name in _IMAGES for each in events.schema.field(name).type.value_type)
+        more = dict.fromkeys(name for name in found if name not in names)
+        if not more:
+            return events
+        names |= more  # of later messages: Arrow has made of their text what it looks like
 
 
-def _rows_of_canal(
-    events: Sequence[Mapping[str, Any]], numbers: Int64s, are_changes: Bools, refused: Refusals
-) -> tuple[list[_RowOfTexts], list[_RowOfTexts | None], list[int]]:
-    """The rows of all events, what they were before, and which event each is of."""
-    rows: list[_RowOfTexts] = []
-    before: list[_RowOfTexts | None] = []
-    at_events: list[int] = []
-    for at, event in enumerate(events):
-        data, old = event.get("data") or [], event.get("old") or []
-        if not (isinstance(data, list) and isinstance(old, list) and all(isinstance(each, dict) for each in data)):
-            refused.add([int(numbers[at])], "its data is no list of rows")
-        elif not data and are_changes[at]:
-            refused.add([int(numbers[at])], "its data has no rows")
-        elif old and len(old) != len(data):
-            refused.add([int(numbers[at])], "its old has not as many rows as its data")
-        else:
-            rows += data
-            before += old or [None] * len(data)
-            at_events += [at] * len(data)
-    return rows, before, at_events
+def _places_of_rows(
+    events: pa.Table, changes: tuple[Int64s, Bools], source_name: str
+) -> tuple[Int64s, Int64s, pa.Array]:
+    """Of each row of `data` its event, its place there, and that of its earlier values in all of `old`; null: it has
+    none. `changes`: the numbers of the events, and which of them change rows."""
+    numbers, are_changes = changes
+    rows, earlier = (_lengths(events.column(name)) for name in ("data", "old"))
+    refused = Refusals(source_name)
+    refused.add(numbers[are_changes & (rows == 0)].tolist(), "its data has no rows")
+    refused.add(numbers[(earlier > 0) & (earlier != rows)].tolist(), "its old has not as many rows as its data")
+    refused.raise_if_any()
+    places = np.repeat(np.arange(len(rows)), rows)
+    within = np.arange(len(places)) - np.repeat(np.cumsum(rows) - rows, rows)
+    before_at = (np.cumsum(earlier) - earlier)[places] + within
+    return places, within, pa.array(before_at, mask=earlier[places] == 0)
 
 
-def _texts(rows: Sequence[_RowOfTexts | None], kind: pa.DataType, numbers: Int64s, source_name: str) -> pa.Table:
-    """Raises `Invalid`, with the rows, for values that are no text."""
+def _lengths(lists: pa.ChunkedArray) -> Int64s:
+    return np.asarray(pc.list_value_length(lists).fill_null(0).to_numpy(), np.int64)
 
-    def read(first: int, last: int) -> pa.Array:
-        try:
-            return pa.array(rows[first:last], kind)
-        except pa.ArrowException as error:
-            raise Invalid(f"its values are not text ({error})") from error
 
-    try:
-        struct = read(0, len(rows))
-    except Invalid:
-        refused = Refusals(source_name)
-        for reason, failing in failures(len(rows), read).items():
-            refused.add(numbers[failing].tolist(), reason)
-        refused.raise_if_any()
-        raise
-    return pa.table({each.name: pa.chunked_array([pc.struct_field(struct, each.name)]) for each in struct.type})
+def _rows_of_lists(events: pa.Table, name: str, at: pa.Array | None) -> pa.Table:
+    """The rows of all lists. `at`: those that are wanted, if not all are."""
+    rows = events.column(name).combine_chunks().flatten()
+    rows = rows if at is None else rows.take(at)
+    return pa.table({each.name: pa.chunked_array([pc.struct_field(rows, each.name)]) for each in rows.type})
+
+
+def _refuse_partial_rows(
+    after: pa.Table, lines: Sequence[bytes], numbers: Int64s, updates: tuple[Int64s, Int64s, Bools], source_name: str
+) -> None:
+    """Raises `Invalid` for updates that lack a column which another row of the file has. A value that is null may be
+    one that is not there, so the text of such a message is read again. `updates`: of each row its event, its place
+    there, and whether it is an update."""
+    places, within, are_updates = updates
+    refused = Refusals(source_name)
+    for at in np.flatnonzero(_has_null(after) & are_updates).tolist():
+        there = json.loads(lines[places[at]])["data"][within[at]].keys()
+        if there != {*after.column_names}:
+            refused.add([int(numbers[places[at]])], _partial({*after.column_names} - there))
+    refused.raise_if_any()
+
+
+def _has_null(rows: pa.Table) -> Bools:
+    found = np.zeros(rows.num_rows, np.bool_)
+    for column in rows.columns:
+        if column.null_count:
+            found |= mask_of(column.is_null())
+    return found
+
+
+def _types_of_mysql(events: pa.Table) -> dict[str, str]:
+    """The types that the last messages name, by column."""
+    if "mysqlType" not in events.column_names or not pa.types.is_struct(events.schema.field("mysqlType").type):
+        return {}
+    told = events.column("mysqlType").combine_chunks()
+    last = {each.name: pc.struct_field(told, each.name).drop_null()[-1:].to_pylist() for each in told.type}
+    return {name: str(kind) for name, kinds in last.items() for kind in kinds}
 
 
 def _lines(body: bytes, source_name: str) -> tuple[list[bytes], Int64s]:
     """The events, and their numbers from 0."""
     lines = lines_of(body, source_name)
+    if all(lines):
+        return lines, np.arange(len(lines))
     return [line for line in lines if line], np.array([at for at, line in enumerate(lines) if line], np.int64)
 
 
@@ -161,13 +188,17 @@ def _operations(events: pa.Table, numbers: Int64s, source_name: str) -> tuple[Bo
 
 
 def _is(events: pa.Table, words: Sequence[str]) -> Bools:
-    return mask_of(pc.is_in(pc.utf8_lower(events.column("type").cast(pa.string())), pa.array(words)))
+    said = events.column("type").cast(pa.string()).combine_chunks().dictionary_encode()
+    known = mask_of(pc.is_in(pc.utf8_lower(said.dictionary), pa.array(words)))
+    found: Bools = np.append(known, False)[said.indices.fill_null(len(known)).to_numpy(zero_copy_only=False)]
+    return found
 
 
 def _rows(events: pa.Table, name: str, is_row: Bools) -> pa.Table:
     if name not in events.column_names or not pa.types.is_struct(events.schema.field(name).type):
         return pa.table({})
-    struct = events.column(name).combine_chunks().filter(pa.array(is_row))
+    struct = events.column(name).combine_chunks()
+    struct = struct if is_row.all() else struct.filter(pa.array(is_row))
     return pa.table({each.name: pc.struct_field(struct, each.name) for each in struct.type})
 
 
@@ -303,9 +334,7 @@ def _refuse_partial(
 ) -> None:
     """Raises `Invalid` for updates that lack a column which an earlier event of the file has. A value that is null may
     be one that is not there, so the text of such an event is read again."""
-    has_null = np.zeros(after.num_rows, np.bool_)
-    for column in after.columns:
-        has_null |= mask_of(column.is_null())
+    has_null = _has_null(after)
     if not (has_null & updates[is_row]).any():
         return
     refused, seen = Refusals(source_name), set[str]()
@@ -320,26 +349,45 @@ def _refuse_partial(
     refused.raise_if_any()
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """What events say of rows; of a delete `after` is the row before it.
+
+    before   null: the column had the same value, or null
+    deletes  bool (rows,)
+    numbers  int64 (rows,): of their events
+    """
+
+    after: pa.Table
+    before: pa.Table
+    deletes: Bools
+    numbers: Int64s
+
+
+_Texts = tuple[Sequence[bytes], Int64s, Int64s | None]
+"""Lines, and of each row its line and its place there; None: an event is of one row."""
+
+
 def _batch(
-    after: pa.Table,
-    before: pa.Table,
+    found: _Rows,
     order: Mapping[str, pa.ChunkedArray],
-    changes: tuple[Bools, Int64s],
-    needed: Collection[str],
+    needed: Mapping[str, bool],
+    texts: _Texts,
     source_name: str,
 ) -> ChangeBatch:
-    """`changes`: of each row, whether it is a delete, and its number.
-
-    A column of `old` that is null is one that did not change: keys and partition columns have no null.
-    """
-    deletes, numbers = changes
+    after, deletes, numbers = found.after, found.deletes, found.numbers
     moved, old = np.zeros(after.num_rows, np.bool_), after
-    for name in needed:
-        if name not in before.column_names or name not in after.column_names:
+    for name, may_be_null in needed.items():
+        if name not in found.before.column_names or name not in after.column_names:
             continue
-        earlier, now = before.column(name), after.column(name)
-        moved |= mask_of(pc.and_kleene(earlier.is_valid(), pc.not_equal(earlier, now))) & ~deletes
-        was = pc.if_else(earlier.is_valid(), earlier, now)
+        earlier, now = found.before.column(name), after.column(name)
+        is_told = mask_of(earlier.is_valid())
+        changed = is_told & ~mask_of(pc.equal(earlier, now))
+        if may_be_null:
+            was_null = _was_null(name, ~is_told & mask_of(now.is_valid()) & ~deletes, texts)
+            is_told, changed = is_told | was_null, changed | was_null
+        moved |= changed & ~deletes
+        was = pc.if_else(pa.array(is_told), earlier, now)
         old = old.set_column(old.column_names.index(name), name, was)
     for name, values in order.items():
         after, old = after.append_column(name, values), old.append_column(name, values)
@@ -348,3 +396,17 @@ def _batch(
     is_deleted = np.concatenate([np.ones(int(moved.sum()), np.bool_), deletes])
     in_order = np.argsort(places, kind="stable")
     return ChangeBatch(source_name, rows.take(in_order), is_deleted[in_order], places[in_order] // 2)
+
+
+def _was_null(name: str, unsaid: Bools, texts: _Texts) -> Bools:
+    """Of the rows in which Arrow has found no earlier value those whose `old` has null in the column. For Arrow null is
+    the same as a column that is not there, so the text is read again, where it may name the column twice."""
+    lines, places, within = texts
+    quoted = json.dumps(name, ensure_ascii=False).encode()
+    found = np.zeros(len(unsaid), np.bool_)
+    for at in np.flatnonzero(unsaid).tolist():
+        line = lines[places[at]]
+        if line.count(quoted) > 1 or b"\\" in line:
+            old = json.loads(line).get("old") or {}
+            found[at] = name in (old if within is None or not old else old[within[at]] or ())
+    return found

@@ -255,7 +255,8 @@ def _differ(before: pa.Table, after: pa.Table, needed: Collection[str]) -> Bools
     differ = np.zeros(after.num_rows, np.bool_)
     for name in needed:
         if name in before.column_names and name in after.column_names:
-            differ |= mask_of(pc.not_equal(before.column(name), after.column(name)))
+            was, now = before.column(name), after.column(name)
+            differ |= mask_of(was.is_valid()) & ~mask_of(pc.equal(was, now))
     return differ
 
 

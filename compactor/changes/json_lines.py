@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from operator import add, methodcaller
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +17,8 @@ from compactor.model.errors import Invalid
 from compactor.tabular.json_depth import DEPTH_MAX, refuse_deep_lines
 
 _BLOCK_BYTES = 16 * 1024 * 1024
+_ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"{[\n"))
+_BEGINS_AS_A_TIME = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 def lines_of(body: bytes, source_name: str) -> list[bytes]:
@@ -64,6 +66,18 @@ def event_of(line: bytes, number: int, source_name: str) -> Mapping[str, Any]:
     return event
 
 
+def text_fields(event: Mapping[str, Any], but: Collection[str] = ()) -> list[pa.Field]:
+    """Those of an event's fields that are text. Arrow would find that out for each value, and try it as a time.
+
+    but  those that have another type
+    """
+    return [
+        pa.field(name, pa.string())
+        for name, value in event.items()
+        if name not in but and isinstance(value, str) and not _BEGINS_AS_A_TIME.match(value)
+    ]
+
+
 def _refused_event(number: int, source_name: str, reason: str) -> ChangesRefused:
     return ChangesRefused([f"{source_name}, row {number + 1:,}: {reason}"], {number: [reason]})
 
@@ -98,10 +112,9 @@ def read_events(
 
 
 def _parsed(lines: Sequence[bytes], schema: pa.Schema | None, source_name: str, *, only_these: bool) -> pa.Table:
-    brackets = map(add, map(methodcaller("count", b"{"), lines), map(methodcaller("count", b"["), lines))
-    deep = [line for line, count in zip(lines, brackets, strict=True) if count > DEPTH_MAX]
-    refuse_deep_lines(source_name, b"\n".join(deep))
-    body = b"\n".join(lines) + b"\n"
+    body = b"\n".join(lines)
+    if max(map(len, body.translate(None, _ALL_BUT_BRACKETS).split(b"\n"))) > DEPTH_MAX:
+        refuse_deep_lines(source_name, body)
     longest = max(map(len, lines), default=0) + 2
     return pj.read_json(
         pa.py_buffer(body),

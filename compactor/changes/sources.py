@@ -95,7 +95,9 @@ class ChangeReader:
             return changes_of_dms(content, name) if is_of_dms else changes_of_rows(content, self.feed, name)
         readers = {FeedFormat.DEBEZIUM: changes_of_debezium, FeedFormat.MAXWELL: changes_of_maxwell}
         read = readers.get(self.feed.format, changes_of_canal)
-        needed = [self._in_feed(each) for each in (*self.primary_keys, *self.partitioning.columns)]
+        nullable = () if self.partitioning.default_partition is None else self.partitioning.columns
+        columns = (*self.primary_keys, *self.partitioning.columns)
+        needed = {self._in_feed(each): each in nullable for each in columns}
         return read(content, schema, sort_columns, needed, name)
 
     def _in_feed(self, name: str) -> str:

@@ -230,6 +230,29 @@ def test_the_table_is_that_of_the_database(
         assert _rows(table, view="compacted") == rows
 
 
+@pytest.mark.parametrize("feed", ["Maxwell", "Canal"])
+@settings(max_examples=25)
+@given(asked=steps, cut=st.integers(0, 24))
+def test_rows_without_a_partition_move_into_the_default_one_and_out_of_it(
+    feed: str, asked: list[tuple[int, str, int | None, bool]], cut: int
+) -> None:
+    """Updates name what has changed, also if it was null before, or is null now."""
+
+    def without_south(row: Row | None) -> Row | None:
+        return row and {**row, "region": None if row["region"] == "south" else row["region"]}
+
+    told, in_the_end = history(asked)
+    changes = [Change(each.number, without_south(each.before), without_south(each.after)) for each in told]
+    written_as, write = FEEDS[feed]
+    with TemporaryDirectory() as folder:
+        lake = DeltaCatalog.open(Path(folder) / "lake")
+        table = created(lake, changes=written_as, default_partition="unknown")
+        for number, piece in enumerate((changes[:cut], changes[cut:])):
+            if piece:
+                table.append_changes(write(piece, Path(folder) / f"{number}"))
+        assert _rows(table) == [without_south(row) for row in in_the_end]
+
+
 REFUSED: dict[str, Row] = {
     "envelopes": {"before": None, "after": None, "op": "t", "source": {"lsn": 5}},
     "envelopes with schema": {"ddl": "alter table orders", "op": None, "before": None, "source": {"lsn": 5}},

@@ -21,7 +21,7 @@ def read(
     reader: Reader, *events: object, declared: pa.Schema | None = None, order: tuple[str, ...] = ()
 ) -> ChangeBatch:
     body = "\n".join(each if isinstance(each, str) else json.dumps(each) for each in events)
-    return reader(body.encode(), declared, order, ["id", "region"], "feed")
+    return reader(body.encode(), declared, order, {"id": False, "region": True}, "feed")
 
 
 def refused(reader: Reader, *events: object, order: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -117,7 +117,43 @@ def test_an_order_that_the_events_lack_is_refused() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["region", 'a "region"'])
+def test_null_before_is_told_from_a_column_that_did_not_change(name: str) -> None:
+    """The value of another column may be the name, quoted."""
+    text = f'"{name}"'
+    rows: list[dict[str, object]] = [{"id": each, name: "n", "v": text} for each in (1, 2)]
+    rows.append({"id": 3, name: None, "v": text})
+    olds: tuple[dict[str, object], ...] = ({name: None}, {"v": "x"}, {name: "n"})
+    body = "\n".join(json.dumps(maxwell("update", row, old=old)) for row, old in zip(rows, olds, strict=True)).encode()
+    found = changes_of_maxwell(body, None, (), {"id": False, name: True}, "feed")
+    assert found.places.tolist() == [0, 0, 1, 2, 2]
+    assert found.deletes.tolist() == [True, False, False, True, False]
+    assert found.rows[name].to_pylist() == [None, "n", "n", "n", None]
+
+
 # -------------------------------------------------------------------------------------------------------------- Canal
+
+
+def test_a_row_of_several_in_a_message_had_no_region_before() -> None:
+    rows = [{"id": "1", "region": "n"}, {"id": "2", "region": "n"}]
+    found = read(changes_of_canal, canal("UPDATE", *rows, old=[{"id": "3"}, {"region": None}]))
+    assert found.rows.to_pylist() == [{"id": "3", "region": "n"}, {"id": "2", "region": None}, *rows]
+    assert found.deletes.tolist() == [True, True, False, False]
+
+
+def test_a_column_that_only_later_messages_have_stays_text() -> None:
+    told = [
+        canal("INSERT", {"id": "1"}),
+        canal("INSERT", {"id": "2", "at": "2026-11-25 01:02:03"}),
+        canal("DELETE", {"id": "1"}),
+    ]
+    assert read(changes_of_canal, *told).rows["at"].to_pylist() == [None, "2026-11-25 01:02:03", None]
+
+
+def test_an_update_of_canal_without_all_columns_is_refused() -> None:
+    partial = canal("UPDATE", {"id": "2"}, old=[{"id": "1"}])
+    (reason,) = refused(changes_of_canal, canal("INSERT", {"id": "1", "region": None}), partial)
+    assert reason.startswith("feed, row 2: the update has no 'region', so the row is not known whole")
 
 
 def test_text_gets_the_types_of_mysql() -> None:

@@ -121,8 +121,8 @@ def test_every_kind_of_refused_event_is_in_the_file_as_it_was_written_and_the_ot
             {
                 2: "column 'v' is declared as int64",
                 3: "its data has no rows",
-                4: "its values are not text",
-                5: "its data is no list of rows",
+                4: "Column(/data/[]/id) changed from string to number",
+                5: "Column(/data) changed from array to object",
                 6: "its old has not as many rows as its data",
             },
         ),
