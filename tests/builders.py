@@ -106,8 +106,11 @@ class CompactedSide:
             with pa.memory_map(str(self.path_of(file.pointers))) as source:
                 pointers = pa.ipc.open_file(source).read_all()
             assert (pointers.num_rows, pointers.column_names) == (file.rows, ["file_number", "row_index"])
-            table = table.set_column(1, "file_number", pointers["file_number"])
-            table = table.set_column(2, "row_index", pointers["row_index"])
+            table = table.set_column(1, "file_number", _plain(pointers["file_number"], 1))
+            table = table.set_column(2, "row_index", _plain(pointers["row_index"], 0))
+        else:
+            table = table.set_column(1, "file_number", _plain(table["file_number"], 1))
+            table = table.set_column(2, "row_index", _plain(table["row_index"], 0))
         return [
             IndexRow(
                 run=path.index_version,
@@ -119,6 +122,13 @@ class CompactedSide:
             )
             for row in table.to_pylist()
         ]
+
+
+def _plain(column: pa.ChunkedArray, added: int) -> pa.ChunkedArray:
+    """Pointers as whole numbers, however they lie in the file (FORMAT.md, "Primary key index files")."""
+    if not pa.types.is_fixed_size_binary(column.type):
+        return column
+    return pa.chunked_array([[int.from_bytes(raw, "little") - added for raw in column.to_pylist()]], pa.int64())
 
 
 def audit(side: CompactedSide) -> None:

@@ -19,13 +19,14 @@ from compactor.catalog.keys import StreamFolder
 from compactor.index.keys import IndexFilePath, IndexPointersPath
 from compactor.index.layout import (
     DIGEST_BYTES,
-    POINTER_SCHEMA,
     VOID_FILE_NUMBER,
     IndexRows,
     IndexSegment,
     no_rows,
+    pointer_batch,
     to_record_batch,
 )
+from compactor.index.packed_pointers import PACKED_ROWS_MIN, PointerColumns
 from compactor.index.page_sums import FOOTER_BYTES, PageSums, footer_span
 from compactor.index.paged_file import KEPT_BYTES_MAX, KeptFiles, PagedFile
 from compactor.index.remote_search import RowsInRun, expected_rows
@@ -50,12 +51,16 @@ _DIGESTS_SAMPLED = 64
 
 @dataclass(frozen=True)
 class IndexTarget:
-    """The location of an index version that one attempt of a round writes. Tasks add their own attempts."""
+    """The location of an index version that one attempt of a round writes. Tasks add their own attempts.
+
+    packed_rows_min  files with fewer rows have pointers that are not packed
+    """
 
     stream: StreamFolder
     index_version: int
     commit_id: str
     rows_per_file: int
+    packed_rows_min: int = PACKED_ROWS_MIN
 
 
 def write_bucket(
@@ -74,7 +79,8 @@ def write_bucket(
     for part, start in enumerate(range(0, len(rows), target.rows_per_file)):
         piece = rows.slice(start, min(start + target.rows_per_file, len(rows)))
         path = IndexFilePath(target.stream, target.index_version, target.commit_id, hash_bucket, part, task_attempt).key
-        batch = to_record_batch(piece, sort_columns)
+        pointers = PointerColumns.of(piece.file_numbers, piece.row_indices, target.packed_rows_min)
+        batch = to_record_batch(piece, pointers, sort_columns)
         size_bytes, crc32 = _write_file(location, f"{location.root_uri}/{path}", batch, sending)
         written.append(
             IndexFile(
@@ -85,6 +91,8 @@ def write_bucket(
                 rows=len(piece),
                 size_bytes=size_bytes,
                 crc32=crc32,
+                file_number_bytes=pointers.file_number_bytes,
+                row_index_bytes=pointers.row_index_bytes,
             )
         )
     return tuple(written)
@@ -105,9 +113,16 @@ def write_pointers(
     path = IndexPointersPath(
         target.stream, target.index_version, target.commit_id, file.hash_bucket, file.run, file.part, task_attempt
     ).key
-    pointers = pa.record_batch([pa.array(file_numbers), pa.array(row_indices)], schema=POINTER_SCHEMA)
-    size_bytes, crc32 = _write_file(location, f"{location.root_uri}/{path}", pointers, sending)
-    return file.model_copy(update={"pointers": IndexPointers(path=path, size_bytes=size_bytes, crc32=crc32)})
+    columns = PointerColumns.of(file_numbers, row_indices, target.packed_rows_min)
+    size_bytes, crc32 = _write_file(location, f"{location.root_uri}/{path}", pointer_batch(columns), sending)
+    pointers = IndexPointers(
+        path=path,
+        size_bytes=size_bytes,
+        crc32=crc32,
+        file_number_bytes=columns.file_number_bytes,
+        row_index_bytes=columns.row_index_bytes,
+    )
+    return file.model_copy(update={"pointers": pointers})
 
 
 @dataclass(frozen=True)
@@ -320,9 +335,9 @@ def _first_spans(
         own += [_around(DIGEST_BYTES * low, DIGEST_BYTES * high, size) for low, high in expected]
     placed = [] if file.pointers is None else _ends(file.pointers.size_bytes)
     if prefetch.file_numbers and own_pointers:
-        own.append(_around(DIGEST_BYTES * rows, (DIGEST_BYTES + 4) * rows, size))
+        own.append(_around(DIGEST_BYTES * rows, (DIGEST_BYTES + file.file_number_bytes) * rows, size))
     elif prefetch.file_numbers and file.pointers is not None:
-        placed.append(_around(0, 4 * rows, file.pointers.size_bytes))
+        placed.append(_around(0, file.pointers.file_number_bytes * rows, file.pointers.size_bytes))
     return own, placed
 
 

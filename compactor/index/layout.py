@@ -4,6 +4,7 @@
     file_number   4 bytes  the compacted file that holds the key's row; 0: the key is deleted (a tombstone);
                            -1: what older runs say of the key is void
     row_index     8 bytes  the row in that file, from 0; of a tombstone: the stream position of the delete
+                           (both take fewer bytes in a large file: `packed_pointers.py`)
     sort:<name>   0 to 32  one column per custom sort key, in its own Arrow type
 
 A bucket's index is one run or more. A run's rows are sorted by digest, each digest once, and cut into files at
@@ -23,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from compactor.index.packed_pointers import FILE_NUMBER, ROW_INDEX, PointerColumns, file_numbers_of, row_indices_of
 from compactor.index.remote_search import RemoteSearch, RowsInRun, expected_rows
 from compactor.kernels.digest import DIGEST_ENCODING
 from compactor.kernels.search import find_digests
@@ -30,10 +32,9 @@ from compactor.kernels.sha1 import Digests
 from compactor.kernels.sort_values import SortColumn, decode_sort_values, encode_sort_values, encoded_width
 from compactor.kernels.survivors import ERASED, LIVE, TOMBSTONE
 from compactor.model.errors import Corrupt
-from compactor.model.files import IndexFile
+from compactor.model.files import IndexFile, PointerWidths
 from compactor.storage.ranges import Span
 
-INDEX_FORMAT = 1
 DIGEST_BYTES = 20
 TOMBSTONE_FILE_NUMBER = 0
 VOID_FILE_NUMBER = -1
@@ -106,34 +107,32 @@ def no_rows(sort_columns: Sequence[SortColumn]) -> IndexRows:
     )
 
 
-_POINTER_FIELDS = (
-    pa.field("file_number", pa.int32(), nullable=False),
-    pa.field("row_index", pa.int64(), nullable=False),
-)
-POINTER_SCHEMA = pa.schema(_POINTER_FIELDS, metadata={"lithify.index_format": str(INDEX_FORMAT)})
-"""The Arrow schema of pointers that replace those of an index file."""
+def pointer_batch(pointers: PointerColumns) -> pa.RecordBatch:
+    """Pointers that replace those of an index file."""
+    schema = pa.schema(pointers.fields, metadata={"lithify.index_format": str(pointers.index_format)})
+    return pa.record_batch(list(pointers.arrays), schema=schema)
 
 
-def index_schema(sort_columns: Sequence[SortColumn]) -> pa.Schema:
+def _index_schema(pointers: PointerColumns, sort_columns: Sequence[SortColumn]) -> pa.Schema:
     """The Arrow schema of an index file, with the numbers of its formats as metadata."""
     fields = [
         pa.field("digest", pa.binary(DIGEST_BYTES), nullable=False),
-        *_POINTER_FIELDS,
+        *pointers.fields,
         *(pa.field(SORT_COLUMN_PREFIX + column.name, column.arrow_type) for column in sort_columns),
     ]
-    formats = {"lithify.index_format": str(INDEX_FORMAT), "lithify.digest_encoding": str(DIGEST_ENCODING)}
+    formats = {"lithify.index_format": str(pointers.index_format), "lithify.digest_encoding": str(DIGEST_ENCODING)}
     return pa.schema(fields, metadata=formats)
 
 
-def to_record_batch(rows: IndexRows, sort_columns: Sequence[SortColumn]) -> pa.RecordBatch:
+def to_record_batch(rows: IndexRows, pointers: PointerColumns, sort_columns: Sequence[SortColumn]) -> pa.RecordBatch:
+    """`pointers`: those of the rows, as they will lie in the file."""
     digests = pa.py_buffer(np.ascontiguousarray(rows.digests.astype(">u4")))
     arrays = [
         pa.Array.from_buffers(pa.binary(DIGEST_BYTES), len(rows), [None, digests]),
-        pa.array(rows.file_numbers, pa.int32()),
-        pa.array(rows.row_indices, pa.int64()),
+        *pointers.arrays,
         *decode_sort_values(sort_columns, rows.sort_values),
     ]
-    return pa.record_batch(arrays, schema=index_schema(sort_columns))
+    return pa.record_batch(arrays, schema=_index_schema(pointers, sort_columns))
 
 
 class Pages(Protocol):
@@ -164,6 +163,7 @@ class IndexSegment:
         written_with = (batch.schema.metadata or {}).get(b"lithify.digest_encoding", b"missing").decode()
         if written_with != str(DIGEST_ENCODING):
             raise Corrupt(f"{where} has digest encoding {written_with}; this release reads encoding {DIGEST_ENCODING}")
+        _refuse_other_widths(file.placed, batch if pointers is None else pointers, where)
         digests = batch.column("digest")
         self.file = file
         self._raw: Digests = np.frombuffer(digests.buffers()[1], np.uint32, count=5 * batch.num_rows).reshape(-1, 5)
@@ -181,19 +181,16 @@ class IndexSegment:
     @property
     def file_numbers(self) -> npt.NDArray[np.int32]:
         """Of all rows."""
-        numbers: npt.NDArray[np.int32] = self._column(1, "file_number", None).to_numpy()
-        return numbers
+        return file_numbers_of(self._column(1, FILE_NUMBER, None))
 
     @property
     def row_indices(self) -> npt.NDArray[np.int64]:
         """Of all rows."""
-        indices: npt.NDArray[np.int64] = self._column(1, "row_index", None).to_numpy()
-        return indices
+        return row_indices_of(self._column(1, ROW_INDEX, None))
 
     def row_indices_at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Of the rows at ascending positions."""
-        indices: npt.NDArray[np.int64] = self._column(1, "row_index", positions).to_numpy()
-        return indices.take(positions)
+        return row_indices_of(self._column(1, ROW_INDEX, positions), positions)
 
     def row_indices_where(self, find: Callable[[], npt.NDArray[np.bool_]]) -> npt.NDArray[np.int64]:
         """Of all rows; of a remote file where `find` does not say so, 0, which is a row of every file."""
@@ -253,11 +250,10 @@ class IndexSegment:
         arrays = [self._column(0, SORT_COLUMN_PREFIX + column.name, positions) for column in sort_columns]
         self._need(0, self._batch.column("digest"), positions)
         raw = self._raw
-        file_numbers = self._column(1, "file_number", positions).to_numpy()
-        row_indices = self._column(1, "row_index", positions).to_numpy()
+        file_numbers = file_numbers_of(self._column(1, FILE_NUMBER, positions), positions)
+        row_indices = row_indices_of(self._column(1, ROW_INDEX, positions), positions)
         if positions is not None:
             raw = raw.take(positions, axis=0)
-            file_numbers, row_indices = file_numbers.take(positions), row_indices.take(positions)
             arrays = [array.take(pa.array(positions)) for array in arrays]
         values = [_widen(array, column.arrow_type) for array, column in zip(arrays, sort_columns, strict=True)]
         return IndexRows(
@@ -266,6 +262,18 @@ class IndexSegment:
             row_indices,
             encode_sort_values(sort_columns, values, len(raw)),
         )
+
+
+def _refuse_other_widths(stated: PointerWidths, batch: pa.RecordBatch, where: str) -> None:
+    """Pointers lie as the log says: a reader of ranges goes by that."""
+    names = FILE_NUMBER, ROW_INDEX
+    if stated.are_packed:
+        expected = [pa.binary(stated.file_number_bytes), pa.binary(stated.row_index_bytes)]
+    else:
+        expected = [pa.int32(), pa.int64()]
+    found = [batch.schema.field(name).type if name in batch.schema.names else None for name in names]
+    if found != expected:
+        raise Corrupt(f"{where} has pointers of types {found}, but the log says {expected}")
 
 
 def _widen(array: pa.Array, arrow_type: pa.DataType) -> pa.Array:

@@ -21,6 +21,7 @@ from typing import Protocol
 import numpy as np
 
 from compactor.index.layout import DIGEST_BYTES, TOMBSTONE_FILE_NUMBER, VOID_FILE_NUMBER
+from compactor.index.packed_pointers import file_number_in
 from compactor.model.errors import Corrupt
 from compactor.model.files import IndexFile
 from compactor.storage.ranges import Span
@@ -48,7 +49,8 @@ def expected_ranges(files: Sequence[IndexFile], digest: bytes) -> dict[str, list
         part = parts[_expected_part(parts, share)]
         window = _Window.around(_Head(part, 0), _expected_row(parts, part, share))
         numbers_at = _padded(DIGEST_BYTES * part.rows)
-        of_pointers = [(numbers_at, 4), (numbers_at + _padded(4 * part.rows), 8)]
+        widths = part.placed.file_number_bytes, part.placed.row_index_bytes
+        of_pointers = [(numbers_at, widths[0]), (numbers_at + _padded(widths[0] * part.rows), widths[1])]
         own = [(0, DIGEST_BYTES), *(of_pointers if part.pointers is None else [])]
         ranges[part.path] = _expected_spans(part.size_bytes, window, own)
         if part.pointers is not None:
@@ -181,9 +183,12 @@ class _Head:
         if self.file.pointers is not None:
             path = self.file.pointers.path
             numbers_at = _columns_at(store, path, self.file.pointers.size_bytes)
-        number = store.read_range(path, numbers_at + 4 * row, 4)
-        row_index = store.read_range(path, numbers_at + _padded(4 * self.file.rows) + 8 * row, 8)
-        return RowPointer(int.from_bytes(number, "little", signed=True), int.from_bytes(row_index, "little"))
+        placed = self.file.placed
+        width, index_width = placed.file_number_bytes, placed.row_index_bytes
+        indices_at = numbers_at + _padded(width * self.file.rows)
+        number = file_number_in(store.read_range(path, numbers_at + width * row, width), is_packed=placed.are_packed)
+        row_index = store.read_range(path, indices_at + index_width * row, index_width)
+        return RowPointer(number, int.from_bytes(row_index, "little"))
 
 
 def _columns_at(store: RangeReads, path: str, size_bytes: int) -> int:

@@ -20,6 +20,7 @@ from compactor.kernels.digest_sort import sort_by_digest
 from compactor.kernels.gather import DeltaRows, LocatedRows, gather_rows
 from compactor.kernels.hash_bucket import group_by_bucket, hash_buckets
 from compactor.kernels.live_rows import LiveFiles, LiveRows, count_live, live_pointers
+from compactor.kernels.packed_numbers import pack_numbers, unpack_numbers
 from compactor.kernels.parquet_values import (
     LENGTH_BYTES,
     extremes,
@@ -77,6 +78,9 @@ def _warm_index_kernels(digests: Digests) -> None:
     file_numbers, row_indices = np.ones(_ROWS, np.int32), np.arange(_ROWS)
     count_live(live, file_numbers, row_indices, np.zeros(1, np.int64))
     live_pointers(live, file_numbers, row_indices, np.ones(1, np.bool_))
+    for as_taken_or_as_mapped in (pack_numbers(file_numbers, 1, 0), _read_only(pack_numbers(row_indices, 1, 0))):
+        unpack_numbers(as_taken_or_as_mapped, 0, file_numbers)
+        unpack_numbers(as_taken_or_as_mapped, 0, row_indices)
 
 
 def _warm_parquet_kernels(row_numbers: npt.NDArray[np.int64]) -> None:

@@ -50,6 +50,7 @@ from compactor.catalog.tables import DeltaCatalog, Table
 from compactor.index.deletion_vectors import read_dead_rows
 from compactor.index.keys import IndexFilePath
 from compactor.index.layout import TOMBSTONE_FILE_NUMBER
+from compactor.index.packed_pointers import file_numbers_of
 from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
 from compactor.log.durable_log import Entry
@@ -589,7 +590,8 @@ def _file_numbers_of_keys(stream: PartitionStream, uri: str, keys: Sequence[_Key
     for number, key in enumerate(keys) if held.num_rows else ():
         of_key = held.filter(pc.equal(held.column("digest"), pa.scalar(key.digest, digests.type)))
         if of_key.num_rows:
-            found[number] = np.asarray(of_key.column("file_number").to_numpy(), np.int64)
+            numbers = of_key.column("file_number").combine_chunks()
+            found[number] = file_numbers_of(numbers).astype(np.int64)
     return found
 
 

@@ -61,7 +61,23 @@ class DataFile(Document):
     modified_at_ns: int | None = None
 
 
-class IndexPointers(Document):
+FILE_NUMBER_BYTES, ROW_INDEX_BYTES = 4, 8
+"""Of a pointer that is not packed."""
+
+
+class PointerWidths(Document):
+    """How many bytes the two numbers of each pointer take in an index object. Other widths than the defaults are those
+    of packed pointers."""
+
+    file_number_bytes: int = Field(default=FILE_NUMBER_BYTES, ge=1, le=4)
+    row_index_bytes: int = Field(default=ROW_INDEX_BYTES, ge=1, le=8)
+
+    @property
+    def are_packed(self) -> bool:
+        return (self.file_number_bytes, self.row_index_bytes) != (FILE_NUMBER_BYTES, ROW_INDEX_BYTES)
+
+
+class IndexPointers(PointerWidths):
     """Pointers that replace those in an index file: the rows have moved, the digests are unchanged.
 
     crc32  of the object's bytes; None: not recorded
@@ -72,7 +88,7 @@ class IndexPointers(Document):
     crc32: int | None = Field(default=None, ge=0)
 
 
-class IndexFile(Document):
+class IndexFile(PointerWidths):
     """One file of the primary key index: rows of one hash bucket, sorted by digest.
 
     run       the index version that wrote it; a key's entry in a newer run hides its entry in an older one
@@ -94,6 +110,11 @@ class IndexFile(Document):
     def paths(self) -> list[str]:
         """The paths of all objects that are needed to read the file."""
         return [self.path] if self.pointers is None else [self.path, self.pointers.path]
+
+    @property
+    def placed(self) -> PointerWidths:
+        """What has the pointers that are valid."""
+        return self.pointers or self
 
     @property
     def bytes_at_rest(self) -> int:

@@ -75,7 +75,7 @@ def tuples_of(items: st.SearchStrategy[object]) -> st.SearchStrategy[tuple[objec
 
 column_stats = some(ColumnStats, null_count=st.none() | numbers, min_value=scalars, max_value=scalars)
 data_files = some(DataFile, columns=st.dictionaries(names, column_stats, max_size=2))
-index_files = some(IndexFile)
+index_files = some(IndexFile, file_number_bytes=st.integers(1, 4), row_index_bytes=st.integers(1, 8))
 deletion_vectors = some(DeletionVector)
 rounds = some(
     RoundCommitted,

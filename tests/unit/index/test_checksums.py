@@ -27,10 +27,10 @@ def location(tmp_path: Path) -> StoreLocation:
     return StoreLocation(f"file://{tmp_path}")
 
 
-@pytest.fixture
-def file(location: StoreLocation) -> IndexFile:
+@pytest.fixture(params=[0, ROWS + 1], ids=["packed", "not packed"])
+def file(location: StoreLocation, request: pytest.FixtureRequest) -> IndexFile:
     """An index file with pointers of its own beside it."""
-    target = IndexTarget(StreamFolder("ACME.SUMS.V1", ()), 1, "c" * 32, ROWS)
+    target = IndexTarget(StreamFolder("ACME.SUMS.V1", ()), 1, "c" * 32, ROWS, packed_rows_min=request.param)
     words = np.sort(np.random.default_rng(1).integers(0, 2**32, (ROWS, 5), dtype=np.uint32), axis=0)
     numbers, indices = np.ones(ROWS, np.int32), np.arange(ROWS, dtype=np.int64)
     rows = IndexRows(words, numbers, indices, np.empty((ROWS, 0), np.uint8))

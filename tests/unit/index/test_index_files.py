@@ -11,6 +11,7 @@ import pytest
 
 from compactor.index.files import open_bucket
 from compactor.index.layout import IndexRows, to_record_batch
+from compactor.index.packed_pointers import PointerColumns
 from compactor.model.errors import Corrupt
 from compactor.model.files import IndexFile
 from compactor.storage.location import parse_location
@@ -40,7 +41,7 @@ def write_file(folder: Path) -> IndexFile:
     rows = IndexRows(
         np.zeros((ROWS, 5), np.uint32), np.ones(ROWS, np.int32), np.arange(ROWS), np.empty((ROWS, 0), np.uint8)
     )
-    batch = to_record_batch(rows, ())
+    batch = to_record_batch(rows, PointerColumns.of(rows.file_numbers, rows.row_indices, ROWS + 1), ())
     path = folder / "index.arrow"
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
         writer.write_batch(batch)

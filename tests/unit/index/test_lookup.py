@@ -25,6 +25,8 @@ from tests.fakes.faulty_store import FaultyStore
 from tests.properties.folders import fresh_folder
 
 FOLDER = TableFolder("ACME.ORDERS.V1").stream({})
+PACKED, NOT_PACKED = 0, 1 << 40
+"""From how many rows on pointers are packed: runs take turns."""
 
 
 def digest_of(key: int) -> bytes:
@@ -42,7 +44,7 @@ def write_run(
         np.array([pointers[digest][1] for digest in digests], np.int64),
         np.empty((len(digests), 0), np.uint8),
     )
-    target = IndexTarget(FOLDER, run, f"c{run}", rows_per_file)
+    target = IndexTarget(FOLDER, run, f"c{run}", rows_per_file, packed_rows_min=PACKED if run % 2 else NOT_PACKED)
     return list(write_bucket(location, target, 0, rows, (), "a1", sending=Sending(0)))
 
 
@@ -51,7 +53,7 @@ def repoint(location: StoreLocation, run: int, file: IndexFile, distance: int) -
     [segment] = open_bucket(location, [file])
     is_row = segment.file_numbers > TOMBSTONE_FILE_NUMBER
     row_indices = segment.row_indices + distance * is_row
-    target = IndexTarget(FOLDER, run, f"c{run}", 1)
+    target = IndexTarget(FOLDER, run, f"c{run}", 1, packed_rows_min=PACKED if run % 3 else NOT_PACKED)
     return write_pointers(location, target, file, segment.file_numbers, row_indices, "a2", sending=Sending(0))
 
 

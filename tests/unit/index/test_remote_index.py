@@ -94,15 +94,22 @@ def test_a_search_for_most_pages_asks_for_all_rows_at_once() -> None:
 class Written:
     """A bucket's index in a folder, and the same as remote objects."""
 
-    def __init__(self, folder: Path, runs: Sequence[Digests], rows_per_file: int, repointed: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        runs: Sequence[Digests],
+        rows_per_file: int,
+        repointed: bool = False,
+        packed_rows_min: int = 8_192,
+    ) -> None:
         self.location = StoreLocation(f"file://{folder}")
         self.files: list[IndexFile] = []
         for number, digests in enumerate(runs, 1):
             rows = IndexRows(digests, *_pointers(len(digests), number), np.empty((len(digests), 0), np.uint8))
-            target = IndexTarget(FOLDER, number, f"c{number}", rows_per_file)
+            target = IndexTarget(FOLDER, number, f"c{number}", rows_per_file, packed_rows_min)
             self.files += write_bucket(self.location, target, 0, rows, (), "a1", sending=Sending(0))
         if repointed and self.files:
-            target = IndexTarget(FOLDER, len(runs) + 1, "moved", rows_per_file)
+            target = IndexTarget(FOLDER, len(runs) + 1, "moved", rows_per_file, packed_rows_min)
             numbers, indices = _pointers(self.files[0].rows, 77)
             self.files[0] = write_pointers(
                 self.location, target, self.files[0], numbers, indices, "a2", sending=Sending(0)
@@ -125,14 +132,15 @@ def _pointers(count: int, seed: int) -> tuple[npt.NDArray[np.int32], npt.NDArray
     rows_per_file=st.integers(300, 4_000),
     share=st.sampled_from([0.0, 0.001, 0.05, 1.0]),
     repointed=st.booleans(),
+    packed_rows_min=st.sampled_from([0, 1_000, 1 << 40]),
     seed=st.integers(0, 1_000),
 )
 def test_a_remote_bucket_says_what_the_same_files_say_in_a_folder(
-    sizes: list[int], rows_per_file: int, share: float, repointed: bool, seed: int
+    sizes: list[int], rows_per_file: int, share: float, repointed: bool, packed_rows_min: int, seed: int
 ) -> None:
     with fresh_folder() as folder:
         runs = [sorted_digests(size, seed + number) for number, size in enumerate(sizes)]
-        written = Written(folder, runs, rows_per_file, repointed)
+        written = Written(folder, runs, rows_per_file, repointed, packed_rows_min)
         random = np.random.default_rng(seed)
         everything = np.concatenate([*runs, sorted_digests(50, seed + 99)])
         digests = everything[random.random(len(everything)) <= share]
@@ -174,7 +182,7 @@ def test_no_byte_of_an_index_is_fetched_twice_in_a_round_and_columns_that_nobody
     )
     segment.find(arriving)
     assert len(segment.file_numbers) == rows
-    needed = (DIGEST_BYTES + 4) * rows
+    needed = (DIGEST_BYTES + 1) * rows  # file numbers below 255 are packed into a byte
     assert needed <= written.objects.bytes_requested() <= needed + 4 * PAGE_BYTES
 
     [again] = open_bucket(written.location, written.files, 1, SOME, reader)
@@ -250,14 +258,15 @@ def test_a_remote_file_of_another_bucket_is_noticed_by_the_digests_that_are_read
     sizes=st.lists(st.integers(1, 2_000), min_size=1, max_size=3),
     rows_per_file=st.integers(300, 4_000),
     repointed=st.booleans(),
+    packed_rows_min=st.sampled_from([0, 1_000, 1 << 40]),
     seed=st.integers(0, 1_000),
 )
 def test_a_lookup_hardly_ever_needs_more_than_the_ranges_that_are_asked_for_at_once(
-    sizes: list[int], rows_per_file: int, repointed: bool, seed: int
+    sizes: list[int], rows_per_file: int, repointed: bool, packed_rows_min: int, seed: int
 ) -> None:
     with fresh_folder() as folder:
         runs = [sorted_digests(size, seed + number) for number, size in enumerate(sizes)]
-        written = Written(folder, runs, rows_per_file, repointed)
+        written = Written(folder, runs, rows_per_file, repointed, packed_rows_min)
         store = LocalStore(written.location)
         random = np.random.default_rng(seed)
         digests = [run[random.integers(len(run))].astype(">u4").tobytes() for run in runs] + [random.bytes(20)]
