@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compactor.importing.file_rows import Bools, FileRows, TableColumns, id_in_file, parquet
+from compactor.importing.file_rows import Bools, FileRows, TableColumns, bare_schema, id_in_file, parquet
 from compactor.importing.source_table import (
     OldFile,
     SourcePartition,
@@ -58,7 +58,7 @@ def read_delta_table(location: StoreLocation, version: int | None, null_value: s
     keys, columns = tuple(metadata.partition_columns), pa.schema(table.schema().to_arrow())
     mapping = _column_mapping(table)
     names = TableColumns(columns, partial(_keys, mapping), id_in_file if mapping == _BY_ID else _name)
-    written = plain_schema(pa.schema([each.remove_metadata() for each in columns if each.name not in keys]))
+    written = bare_schema(plain_schema(pa.schema([each for each in columns if each.name not in keys])))
     masks = dict(_masks(table))
 
     def file_of(live: _Live) -> OldFile:

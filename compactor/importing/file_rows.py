@@ -95,7 +95,7 @@ class FileRows:
         if all(name.startswith(_NO_LONGER) for name in self.named.names):
             raise Invalid(f"{self.uri} has none of the table's columns, but {', '.join(self.held.names)}")
         why = (*deletes, *self._reasons())
-        return Rewrite(why, self.written, self._read) if why else None
+        return Rewrite(why, self.written, self.read) if why else None
 
     def _reasons(self) -> Iterator[str]:
         pairs = list(zip(_paths(self.held), _paths(self.named), strict=True))
@@ -108,7 +108,7 @@ class FileRows:
         if self.constants:
             yield f"lacks columns whose value is in the table's metadata: {', '.join(self.constants)}"
 
-    def _read(self, location: StoreLocation) -> Iterator[pa.RecordBatch]:
+    def read(self, location: StoreLocation) -> Iterator[pa.RecordBatch]:
         row = 0
         for batch in read_batches(location, parquet(self.uri)):
             named = pa.record_batch(_Relabelled(batch, self.named))
@@ -138,6 +138,21 @@ class _Relabelled:
 
 def parquet(uri: str) -> TabularFile:
     return TabularFile(uri, ContentType.PARQUET)
+
+
+def bare_schema(schema: pa.Schema) -> pa.Schema:
+    """Without the table's ids, and without large offsets, which only some libraries give to text and lists."""
+    return pa.schema([pa.field(each.name, _bare_type(each.type)) for each in schema])
+
+
+def _bare_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(each.name, _bare_type(each.type)) for each in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_bare_type(kind.key_type), _bare_type(kind.item_type))
+    if _is_list(kind):
+        return pa.list_(_bare_type(kind.value_type))
+    return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind)
 
 
 def id_in_file(column: pa.Field) -> str:

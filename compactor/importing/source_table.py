@@ -10,6 +10,9 @@ import pyarrow as pa
 from compactor.model.errors import Invalid
 from compactor.storage.location import StoreLocation
 
+METADATA_SUFFIX = ".metadata.json"
+"""Ends the names of metadata files of Apache Iceberg."""
+
 
 @dataclass(frozen=True)
 class Rewrite:
@@ -93,3 +96,8 @@ def library_lacks(uri: str, kind: str, extra: str) -> Invalid:
         f"{uri} is a table of {kind}, and the package that reads it is not installed here: "
         f"pip install 'lithify[{extra}]'"
     )
+
+
+def is_metadata(location: StoreLocation) -> bool:
+    """Whether a metadata file of Apache Iceberg is named, and not a folder."""
+    return location.root_uri.endswith(METADATA_SUFFIX)

@@ -19,7 +19,7 @@ from rich.progress import track
 
 from compactor.catalog.tables import Table
 from compactor.importing.hive_folder import REASONS_MAX
-from compactor.importing.source_table import SourceTable
+from compactor.importing.source_table import SourceTable, is_metadata
 from compactor.importing.sources import read_source
 from compactor.importing.table_import import ImportedPartition, TableImport
 from compactor.lake import DeltaCatalog
@@ -63,7 +63,9 @@ def import_table(
     source: Annotated[
         str,
         typer.Argument(
-            help="The folder of a table of Delta Lake, or of one that is partitioned as Hive does it.", metavar="FOLDER"
+            help="The folder of a table of Delta Lake or Apache Iceberg, or one that is partitioned as Hive does it; "
+            "or the metadata file of a table of Apache Iceberg.",
+            metavar="SOURCE",
         ),
     ],
     lake: LakePlace,
@@ -88,7 +90,7 @@ def import_table(
     ] = False,
     version: Annotated[
         int | None,
-        typer.Option(help="Version of a table of Delta Lake. Default: the newest one.", show_default=False),
+        typer.Option(help="Version of a table of Delta Lake, or snapshot id. Default: the newest.", show_default=False),
     ] = None,
     count_duplicates: Annotated[
         bool,
@@ -99,17 +101,17 @@ def import_table(
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Import a table that exists already: a folder of data files that is partitioned as Hive does it, or a table of
-    Delta Lake. The files stay where they are and become the first deltas of the table; those of which rows are deleted,
-    or that name columns otherwise than the table, are rewritten. The source is only read. An import that was stopped
-    goes on where it was.
+    """Import a table that exists already: of Delta Lake or Apache Iceberg, or a folder of data files, partitioned as
+    Hive does it. The files stay where they are and become the first deltas of the table; those of which rows are
+    deleted, or that name columns otherwise than the table, are rewritten. The source is only read. An import that was
+    stopped goes on where it was.
     """
     dependencies = dependencies_of(context)
     place = parse_location(source, endpoint_url=lake.s3_endpoint_url, region=lake.region)
-    folder = open_store(place)
-    check_exists(folder, "folder")
-    found = read_source(folder, version, null_partition)
-    catalog, given = lake.reach(), parse_properties(properties or ())
+    if not is_metadata(place):
+        check_exists(open_store(place), "folder")
+    found = read_source(place, version, null_partition)
+    catalog, given = lake.reach(), {**_division(found, null_partition), **parse_properties(properties or ())}
     importing = TableImport(found, content_type)
     with TemporaryDirectory(prefix="lithify-import-") as scratch:
         here = StoreLocation(f"file://{scratch}", lake.s3_endpoint_url, lake.region)
@@ -134,6 +136,7 @@ def import_table(
             "imported": write,
             "copied": copy,
             "partition_keys": found.partition_keys,
+            "partition_by": found.partition_by,
             "passed_over": found.passed_over,
             "partitions": records,
             "rewritten_files": list(_rewritten(found)),
@@ -160,6 +163,14 @@ def track_partitions(
         transient=True,
         disable=not console.is_terminal,
     )
+
+
+def _division(source: SourceTable, null_partition: str | None) -> dict[str, object]:
+    """The properties of a table whose partition keys are derived."""
+    if not source.partition_by:
+        return {}
+    nulls = {} if null_partition is None else {"default_partition": null_partition}
+    return {"partition_by": dict(source.partition_by), **nulls}
 
 
 def _known_properties(

@@ -217,7 +217,14 @@ def test_a_folder_is_imported_as_the_page_says(tmp_path: Path) -> None:
     output = run(tmp_path, "sh", "-e", "-c", BLOCKS["importing"], LITHIFY_LAKE=str(tmp_path / "lake"))
     assert "1 row is left out by the first compaction" in output
     assert "sent" in output
+
+
+@pytest.mark.long
+def test_tables_of_other_formats_are_imported_as_the_page_says(tmp_path: Path) -> None:
     output = run(tmp_path, "sh", "-e", "-c", BLOCKS["delta_import"], LITHIFY_LAKE=str(tmp_path / "lake"))
+    assert "3 rows in 2 files" in output
+    assert "sent" in output
+    output = run(tmp_path, "sh", "-e", "-c", BLOCKS["iceberg_import"], LITHIFY_LAKE=str(tmp_path / "lake"))
     assert "3 rows in 2 files" in output
     assert "sent" in output
 

@@ -24,7 +24,6 @@ from compactor.model.clock import SystemClock
 from compactor.model.names import ContentType
 from compactor.publishing.delta_vectors import vector_file
 from compactor.storage.location import parse_location
-from compactor.storage.opening import open_store
 from tests.builders import TABLE_ID
 from tests.conftest import Command
 from tests.fakes.faulty_store import FaultyStore, Stopped
@@ -204,7 +203,7 @@ def test_an_import_that_was_stopped_goes_on_with_files_in_place_and_rewritten_on
     importing.lake.create_table(OLD, ["place", "day"], primary_keys={"id"})
     store = FaultyStore(importing.lake.store)
     store.stop_at(at)
-    source = read_source(open_store(parse_location(str(importing.folder))))
+    source = read_source(parse_location(str(importing.folder)))
     table = DeltaCatalog(store, SystemClock()).table(OLD)
     with pytest.raises(Stopped):
         list(TableImport(source, ContentType.PARQUET).into(table, store.location))
