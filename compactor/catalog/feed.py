@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from compactor.model.document import Document
 from compactor.model.errors import Invalid
@@ -99,5 +100,10 @@ def parse_feed(given: object) -> Feed:
         return Feed.model_validate(feed_in_log_form(given))
     except ValidationError as error:
         names = (".".join(str(part) for part in each["loc"]) or "feed" for each in error.errors())
-        texts = (each["msg"].removeprefix("Value error, ") for each in error.errors())
+        texts = (_text_of(each) for each in error.errors())
         raise Invalid(*(f"{name}: {text}" for name, text in zip(names, texts, strict=True))) from error
+
+
+def _text_of(error: ErrorDetails) -> str:
+    text = error["msg"].removeprefix("Value error, ")
+    return f"{text}, not {error['input']!r}" if error["type"] == "enum" else text

@@ -3,7 +3,7 @@ files, then an entry for each partition stream."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, overload
 
@@ -14,7 +14,7 @@ from compactor.catalog.delta_files import DeltaSource, digest_source
 from compactor.catalog.feed import Feed, parse_feed
 from compactor.catalog.partition_split import Partitioning
 from compactor.catalog.table_appends import Delta
-from compactor.changes.change_batch import ChangeBatch
+from compactor.changes.change_batch import ChangeBatch, ChangesRefused
 from compactor.changes.global_keys import deletes_elsewhere, without_dictionaries
 from compactor.changes.latest import deletes_without_partition, latest_changes, refuse_incomplete
 from compactor.changes.order import with_ordered_columns
@@ -27,6 +27,11 @@ from compactor.storage.location import StoreLocation
 
 OF_UPSERTS, OF_DELETES = "upserts", "deletes"
 """Ends of the ids of the two deltas that a batch may be in a partition."""
+
+_WHAT_TO_DO = (
+    "nothing was appended: mend these changes or leave them out, and append the file again; or name a quarantine, "
+    "where they go with their reasons"
+)
 
 Keys = tuple[Sequence[str] | None, Sequence[SortKey] | None]
 
@@ -167,7 +172,7 @@ def batch_of_sources(
     changes: list[ChangeBatch] = []
     refused: list[RefusedChange] = []
     for source in sources:
-        found, wrong = read_applicable(source, read) if quarantines else (read(source), [])
+        found, wrong = read_applicable(source, read) if quarantines else (_all_of(source, read), [])
         refused += wrong
         if found.rows.num_rows:
             changes.append(found)
@@ -183,6 +188,13 @@ def batch_of_sources(
     deltas = [(partition, _without(rows, foreign), operation) for partition, rows, operation in latest]
     ends = [OF_DELETES if operation is Operation.DELETE else OF_UPSERTS for _, _, operation in latest]
     return BatchOfChanges(batch_id, deltas, [f"{batch_id}-{end}" for end in ends], refused, without_partition)
+
+
+def _all_of(source: FeedSource, read: Callable[[FeedSource], ChangeBatch]) -> ChangeBatch:
+    try:
+        return read(source)
+    except ChangesRefused as error:
+        raise ChangesRefused([*error.reasons, _WHAT_TO_DO], error.rows) from error
 
 
 def with_deletes_elsewhere(

@@ -43,8 +43,7 @@ class ChangesRefused(Invalid):
     """
 
     def __init__(self, reasons: Sequence[str], rows: Mapping[int, Sequence[str]]) -> None:
-        more = len(reasons) - REASONS_MAX
-        super().__init__(*reasons[:REASONS_MAX], *([f"and {more:,} more such reasons"] if more > 0 else ()))
+        super().__init__(*reasons)
         self.rows = rows
 
 
@@ -70,8 +69,10 @@ class Refusals:
 
     def raise_if_any(self) -> None:
         """Raises `ChangesRefused` with every reason."""
-        if self._reasons:
-            raise ChangesRefused(self._reasons, self._rows)
+        more = len(self._reasons) - REASONS_MAX
+        told = [*self._reasons[:REASONS_MAX], *([f"and {more:,} more such reasons"] if more > 0 else ())]
+        if told:
+            raise ChangesRefused(told, self._rows)
 
 
 def mask_of(values: pa.Array | pa.ChunkedArray) -> Bools:

@@ -15,8 +15,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from functools import partial
+from hashlib import md5
 from operator import methodcaller
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +31,15 @@ from compactor.changes.json_lines import event_of, lines_of, read_events
 from compactor.model.errors import Invalid
 
 UNAVAILABLE = "__debezium_unavailable_value"
+_UNAVAILABLE_TEXTS = pa.array(
+    [
+        UNAVAILABLE,
+        base64.b64encode(UNAVAILABLE.encode()).decode(),
+        str(UUID(bytes=md5(UNAVAILABLE.encode(), usedforsecurity=False).digest(), version=3)),
+        *(json.dumps({UNAVAILABLE: UNAVAILABLE}, separators=each) for each in ((",", ":"), (", ", ": "))),
+    ]
+)
+"""What stands for a value that was not sent, in columns of text, bytes, UUIDs and JSON."""
 _NOT_SENT = (
     "was not sent, since a large column had not changed, so the row is not known whole: set REPLICA IDENTITY FULL, or "
     "use the reselect post processor"
@@ -37,6 +48,9 @@ OF_SOURCE = "__source_"
 _OPERATION, _DELETED = "__op", "__deleted"
 _ADDED = re.compile(r"__(op|deleted|table|db|schema|ts_ms|ts_us|ts_ns)")
 """Columns that flattening adds and that are no part of the row."""
+
+_OF_NO_ROW = frozenset({"ddl", "tableChanges", "event_count"})
+"""Fields of events beside those of rows."""
 
 _WRAPPED = (b'{"schema"', b'{ "schema"')
 """How a line begins that may have the schema around its event."""
@@ -181,8 +195,12 @@ def _of_envelopes(
     upserts, deletes = (mask_of(pc.is_in(operations, pa.array(each))) for each in (UPSERTS, DELETES))
     for operation in pc.unique(operations.filter(pa.array(~(upserts | deletes)))).to_pylist():
         what = {"t": "the source was truncated", "m": "it is a message, and no row", None: "it is no change of a row"}
+        advice = ": drop the table's partitions, and let Debezium skip it (skipped.operations=t)"
         of_one = mask_of(pc.is_null(operations) if operation is None else pc.equal(operations, operation))
-        refused.add(numbers[of_one].tolist(), f"{what.get(operation, 'its op is unknown')} (op {operation!r})")
+        refused.add(
+            numbers[of_one].tolist(),
+            f"{what.get(operation, 'its op is unknown')} (op {operation!r}){advice if operation == 't' else ''}",
+        )
     images = {
         name: _rows_of(events.column(name), name, types, refused, numbers)
         for name in ("before", "after")
@@ -234,8 +252,8 @@ def _rows_of(
     found: dict[str, pa.Array] = {}
     for each in struct.type:
         values = pc.struct_field(struct, each.name)
-        if name == "after" and pa.types.is_string(values.type):
-            refused.add(numbers[mask_of(pc.equal(values, UNAVAILABLE))].tolist(), f"{each.name!r} {_NOT_SENT}")
+        if name == "after":
+            refused.add(numbers[unavailable(values)].tolist(), f"{each.name!r} {_NOT_SENT}")
         if each.name in fields:
             field = fields[each.name]
             values = converted(values, partial(_logical, field=field, what=name), numbers, refused.source_name)
@@ -244,6 +262,26 @@ def _rows_of(
             values = converted(values, as_declared, numbers, refused.source_name)
         found[each.name] = values
     return pa.table(found)
+
+
+def unavailable(values: pa.Array) -> Bools:
+    """bool (rows,): values that were not sent. A list of one such value is one, or of the bytes of the text; so is a
+    map of the text."""
+    kind = values.type
+    if pa.types.is_string(kind):
+        return mask_of(pc.is_in(values, _UNAVAILABLE_TEXTS))
+    found = np.zeros(len(values), np.bool_)
+    if pa.types.is_struct(kind) and kind.get_field_index(UNAVAILABLE) >= 0:
+        return mask_of(pc.struct_field(values, UNAVAILABLE).is_valid())
+    if not pa.types.is_list(kind):
+        return found
+    lengths = pc.list_value_length(values)
+    alone = mask_of(pc.equal(lengths, 1))
+    found[alone] = unavailable(values.filter(pa.array(alone)).flatten())
+    if pa.types.is_integer(kind.value_type):
+        as_long = np.flatnonzero(mask_of(pc.equal(lengths, len(UNAVAILABLE))))
+        found[as_long] = [each == [*UNAVAILABLE.encode()] for each in values.take(as_long).to_pylist()]
+    return found
 
 
 def _fields_of(schema: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
@@ -298,6 +336,9 @@ def _of_flattened(
     source_name: str,
 ) -> ChangeBatch:
     names = rows.column_names
+    if _OF_NO_ROW.intersection(names) and not {_DELETED, _OPERATION}.intersection(names):
+        refused.add(numbers.tolist(), "it is a change of the schema, or begins or ends a transaction: leave it out")
+        refused.raise_if_any()
     if _DELETED not in names and _OPERATION not in names:
         raise Invalid(
             f"{source_name} has neither {_OPERATION!r} nor {_DELETED!r}, so that its deletes cannot be told: set "
@@ -316,8 +357,7 @@ def _of_flattened(
         if _ADDED.fullmatch(name):
             continue
         values = rows.column(name).combine_chunks()
-        if pa.types.is_string(values.type):
-            refused.add(numbers[mask_of(pc.equal(values, UNAVAILABLE)) & ~deletes].tolist(), f"{name!r} {_NOT_SENT}")
+        refused.add(numbers[unavailable(values) & ~deletes].tolist(), f"{name!r} {_NOT_SENT}")
         if declared is not None and declared.get_field_index(name) >= 0:
             as_declared = partial(_as_declared, field=declared.field(name), what=name)
             values = converted(values, as_declared, numbers, source_name)

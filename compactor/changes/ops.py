@@ -27,15 +27,16 @@ def changes_of_rows(rows: pa.Table, feed: Feed, source_name: str) -> ChangeBatch
             f"{source_name} has no column {column!r}, which says what each row does: name it in the feed, as in "
             '{"format": "ops", "column": "operation"}'
         )
-    words = pc.utf8_lower(rows.column(column).cast(pa.string()))
+    said = rows.column(column).cast(pa.string())
+    words = pc.utf8_lower(said)
     upserts, deletes, skips = (
         mask_of(pc.is_in(words, pa.array([each.lower() for each in given], pa.string())))
         for given in (feed.upserts, feed.deletes, feed.skips)
     )
     unknown = ~(upserts | deletes | skips)
     refused = Refusals(source_name)
-    for word in pc.unique(words.filter(pa.array(unknown))).to_pylist():
-        of_word = unknown & (mask_of(pc.equal(words, word)) if word is not None else mask_of(pc.is_null(words)))
+    for word in pc.unique(said.filter(pa.array(unknown))).to_pylist():
+        of_word = unknown & (mask_of(pc.equal(said, word)) if word is not None else mask_of(pc.is_null(said)))
         refused.add(of_word, f"{column} is {word!r}, which is neither an upsert nor a delete")
     refused.raise_if_any()
     places = np.flatnonzero(~skips)

@@ -15,7 +15,7 @@ import pytest
 
 from compactor.catalog.feed import Feed, parse_feed
 from compactor.changes.change_batch import ChangeBatch
-from compactor.changes.debezium import UNAVAILABLE, changes_of_debezium
+from compactor.changes.debezium import UNAVAILABLE, changes_of_debezium, unavailable
 from compactor.changes.ops import changes_of_dms, changes_of_rows, read_dms_csv
 from compactor.changes.order import with_ordered_columns
 from compactor.lake import DeltaCatalog, Table
@@ -149,6 +149,45 @@ def test_an_event_that_is_no_whole_change_is_refused_with_its_row(event: object,
     assert any(f"feed, {reason}" in each or reason in each for each in refused(upsert(id=1, text="a"), event))
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array(["a", UNAVAILABLE, None]),
+        pa.array(["YQ==", base64.b64encode(UNAVAILABLE.encode()).decode(), None]),
+        pa.array(['{"a": 1}', f'{{"{UNAVAILABLE}":"{UNAVAILABLE}"}}', None]),
+        pa.array([["a", UNAVAILABLE], [UNAVAILABLE], None]),
+        pa.array([[1, 2], list(UNAVAILABLE.encode()), []]),
+        pa.array([list(reversed(UNAVAILABLE.encode())), list(UNAVAILABLE.encode()), None]),
+        # What UUID.nameUUIDFromBytes of Java makes of the marker.
+        pa.array([["0f0e0d0c-0b0a-3908-8706-050403020100"], ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"], None]),
+        pa.array([{"a": "b"}, {UNAVAILABLE: UNAVAILABLE}, None]),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_a_value_that_was_not_sent_is_known_in_columns_of_every_type(values: pa.Array) -> None:
+    assert unavailable(values).tolist() == [False, True, False]
+
+
+def test_a_file_of_changes_of_the_schema_is_refused_as_that() -> None:
+    told = {"source": {"lsn": 1}, "databaseName": "shop", "ddl": "ALTER TABLE orders", "tableChanges": []}
+    assert refused(told) == (
+        "feed, row 1: it is a change of the schema, or begins or ends a transaction: leave it out",
+    )
+
+
+def test_an_error_says_what_to_do_about_the_changes(tmp_path: Path) -> None:
+    table = DeltaCatalog.open(tmp_path / "lake").create_table("SHOP.ORDERS.V1", primary_keys=["id"])
+    rows = pa.table({"id": [1, None], "op": ["I", "I"]})
+    with pytest.raises(Invalid) as error:
+        table.append_changes(rows, "ops")
+    what, to_do = error.value.reasons
+    assert what == "the delta, row 2: the key column 'id' has no value"
+    assert to_do.startswith("nothing was appended: mend these changes or leave them out, and append the file again; or")
+    with pytest.raises(Invalid, match="'dms', 'debezium', 'maxwell' or 'canal', not 'debezum'"):
+        table.append_changes(rows, "debezum")
+    assert table.partitions() == []
+
+
 def test_a_feed_without_the_table_s_order_is_refused() -> None:
     (reason,) = refused(upsert(id=1), sort_columns=("__source_scn",))
     assert "the changes of feed have no source.scn, by which the table orders the rows of a key" in reason
@@ -199,7 +238,7 @@ def test_values_that_are_neither_upsert_nor_delete_are_refused_with_their_rows()
     with pytest.raises(Invalid) as error:
         changes_of_rows(rows, Feed.model_validate({"format": "ops", "column": "op"}), "file")
     assert error.value.reasons == (
-        "file, row 2: op is 'x', which is neither an upsert nor a delete",
+        "file, row 2: op is 'X', which is neither an upsert nor a delete",
         "file, row 3: op is None, which is neither an upsert nor a delete",
     )
 
