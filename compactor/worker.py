@@ -11,14 +11,17 @@ written until then is as that of any job that was killed.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import os
 import queue
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import BinaryIO, TextIO
+
+import pyarrow as pa
 
 from compactor.engine.in_process import InProcessEngine
 from compactor.engine.in_process_tasks import InProcessTasks
@@ -34,6 +37,9 @@ from compactor.sessions.bundle import BundleTaskRunner, begin_job
 
 TASKS_AT_ONCE = 4
 """Of a session alone whose lake is on an object store: while one waits for answers, another one computes."""
+
+IDLE_SECONDS = 1.0
+"""Without a job, until a worker returns the memory that it keeps for the next one."""
 
 
 class _InThisProcess:
@@ -74,7 +80,25 @@ def main(arguments: Sequence[str]) -> int:
     place = _InThisProcess(given.memory_bytes)
     _answer(answers, {"ready": True})
     while True:
-        _answer(answers, _run(jobs.get(), place))
+        _answer(answers, _run(next_job(jobs, return_memory, IDLE_SECONDS), place))
+
+
+def next_job(jobs: queue.SimpleQueue[list[str]], when_idle: Callable[[], None], idle_seconds: float) -> list[str]:
+    """Waits for a job. `when_idle` is called once if none has come after `idle_seconds`."""
+    try:
+        return jobs.get(timeout=idle_seconds)
+    except queue.Empty:
+        when_idle()
+        return jobs.get()
+
+
+def return_memory() -> None:
+    """Returns to the system what Arrow and glibc keep for the next job, from all threads of the last one."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _receive(lines: BinaryIO, jobs: queue.SimpleQueue[list[str]]) -> None:

@@ -42,6 +42,9 @@ _TABLE = "BENCH.SMALL.V1"
 _FIRST = 3
 """Instructions before those that are measured: workers and connections are warm then."""
 
+_IDLE_SECONDS = 3.0
+"""Without an instruction, before the memory of workers is taken."""
+
 _SECONDS_MAX = 120.0
 
 
@@ -112,6 +115,7 @@ class _Instructions:
                 seconds = tuple(
                     self._run_one(sqs, mail, events_url, number) for number in range(_FIRST, _FIRST + count)
                 )
+                time.sleep(_IDLE_SECONDS)
                 children = psutil.Process(process.pid).children()
                 workers = [each for each in children if "compactor.worker" in each.cmdline()]
                 idle = tuple(each.memory_full_info().pss / 2**20 for each in workers)
