@@ -110,9 +110,15 @@ class LocalStore:
     def list_folders(self, prefix: str) -> Iterator[str]:
         top = self._root / prefix
         with _translated(top):
+            found: str | None = None
             for name, is_folder in _children(top, at_root=not prefix, follows_links=True):
+                if not is_folder:
+                    continue
                 # A folder without files remains after a delete or a stopped writer. It has no key, so it is not listed.
-                if is_folder and _has_file(f"{top}/{name}"):
+                # Folders beside each other are mostly alike: what one has is looked for in the next one first.
+                if found is None or not _is_file(f"{top}/{name}", found):
+                    found = _first_file(f"{top}/{name}")
+                if found is not None:
                     yield name.removesuffix("/")
 
     def delete(self, key: str) -> None:
@@ -213,20 +219,36 @@ def fsync_folders(folders: Iterable[Path]) -> None:
             os.close(descriptor)
 
 
-def _has_file(folder: str) -> bool:
-    """Whether there is a file in the folder, at any depth. What cannot be read is an error: else a table or a partition
-    would seem not to exist."""
+def _first_file(folder: str) -> str | None:
+    """The path in the folder of some file, at any depth; None: there is none. What cannot be read is an error: else a
+    table or a partition would seem not to exist."""
     try:
         with os.scandir(folder) as entries:
-            return any(
-                _has_file(entry.path) if entry.is_dir(follow_symlinks=False) else not entry.is_dir()
-                for entry in entries
-            )
+            for entry in entries:
+                if not entry.is_dir(follow_symlinks=False):
+                    if not entry.is_dir():
+                        return entry.name
+                elif (below := _first_file(entry.path)) is not None:
+                    return f"{entry.name}/{below}"
     except FileNotFoundError:
-        return False
+        return None
     except OSError as error:
         with _translated(Path(folder)):
             raise error
+    return None
+
+
+def _is_file(folder: str, path: str) -> bool:
+    """Whether there is a file of this path in the folder, whose name ends in `/`, and no symbolic link on the way."""
+    *above, name = path.split("/")
+    try:
+        for each in above:
+            folder = f"{folder}{each}/"
+            if not stat.S_ISDIR(os.lstat(folder[:-1]).st_mode):
+                return False
+        return stat.S_ISREG(os.lstat(folder + name).st_mode)
+    except OSError:
+        return False
 
 
 def _children(folder: Path, *, at_root: bool, follows_links: bool = False) -> list[tuple[str, bool]]:

@@ -52,6 +52,16 @@ def test_a_folder_that_may_not_be_read_is_named_and_not_left_out(
         list(store.list_folders("tables/"))
 
 
+def test_folders_are_listed_by_files_of_their_own_however_alike_they_are(store: LocalStore, root: Path) -> None:
+    for name in ("a", "c", "e"):
+        store.put_if_absent(f"t/{name}/log/1", b"")
+    store.put_if_absent("t/d/other/2", b"")
+    (root / "t/b/log").mkdir(parents=True)
+    (root / "t/f").mkdir()
+    (root / "t/f/log").symlink_to(root / "t/a/log")
+    assert list(store.list_folders("t/")) == ["a", "c", "d", "e"]
+
+
 def test_a_task_token_is_readable_by_its_own_user_alone(root: Path) -> None:
     store = LocalStore(StoreLocation(f"file://{root}"), SECRET_PREFIXES)
     token, other = TaskToken("run", "message"), MarkedJobRun("run", 0, 0)
