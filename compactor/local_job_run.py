@@ -49,6 +49,7 @@ from compactor.planning.time_model import without_start
 from compactor.planning.where_to_run import SessionPlacement, choose_placements
 from compactor.publishing.publication import PublishFailed, publish, publishers_of, with_gone_streams
 from compactor.sessions.attempt import run_attempt_with_journal
+from compactor.sessions.bundle import shares_core
 from compactor.sessions.in_flight import refuse_beside_another
 from compactor.sessions.keys import JobRunFolder
 from compactor.sessions.session_journal import POLL_SECONDS, SessionJournal
@@ -167,7 +168,8 @@ class _Work:
         ) -> None:
             on_heartbeat = self._listener_of(session, numbers[_id(session)], len(at_work))
             on_heartbeat(None)
-            self._run_one(session, ready, on_heartbeat, beats)
+            is_beside_others = plans[_id(session)].side_by_side
+            self._run_one(session, ready, on_heartbeat, beats, is_beside_others=is_beside_others)
 
         # Starting a thread takes as long as a small session's commit.
         with SharedLoop("heartbeats", POLL_SECONDS) as beats:
@@ -192,6 +194,8 @@ class _Work:
         ready: Callable[[], tuple[SessionPlan, Engine]],
         on_heartbeat: Callable[[Heartbeat | None], None],
         beats: SharedLoop | None,
+        *,
+        is_beside_others: bool,
     ) -> None:
         launched_at_seconds = self._clock.monotonic_seconds()
         plan, chosen = ready()
@@ -212,7 +216,13 @@ class _Work:
                     beats=beats,
                 )
                 self.results[_id(session)] = run_attempt_with_journal(
-                    journal, plan, self._lake, chosen, self._clock, before_seconds
+                    journal,
+                    plan,
+                    self._lake,
+                    chosen,
+                    self._clock,
+                    before_seconds,
+                    shares_core=shares_core(self._lake, is_beside_others=is_beside_others),
                 )
             finally:
                 _publish(session.spec, self._lake, self._sink, self._clock)

@@ -41,9 +41,16 @@ def run_attempt(
 
 
 def run_attempt_with_journal(
-    journal: SessionJournal, plan: SessionPlan, lake: DeltaCatalog, engine: Engine, clock: Clock, before_seconds: float
+    journal: SessionJournal,
+    plan: SessionPlan,
+    lake: DeltaCatalog,
+    engine: Engine,
+    clock: Clock,
+    before_seconds: float,
+    *,
+    shares_core: bool = False,
 ) -> SessionResult:
-    """The same, with a given journal."""
+    """The same, with a given journal. `shares_core`: as in `SessionDependencies`."""
     spec = plan.spec
     about = bound(job_run_id=spec.job_run.job_run_id, session_id=spec.session_id, attempt=journal.attempt)
     with about, _listening(engine, clock) as listener, journal:
@@ -52,7 +59,7 @@ def run_attempt_with_journal(
         try:
             with naming_deltas(spec, lake), engine.translate_errors("the session"):
                 dependencies = SessionDependencies(
-                    lake, engine, clock, journal, progress, before_seconds, journal.attempt
+                    lake, engine, clock, journal, progress, before_seconds, journal.attempt, shares_core
                 )
                 result = run_session(plan, dependencies)
         except Fenced as error:

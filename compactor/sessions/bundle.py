@@ -74,11 +74,16 @@ class BundleHeartbeat(Document):
 
 @dataclass(frozen=True)
 class MemberTask:
-    """The argument of the task. `progress_address`: where it reports progress; None: nowhere."""
+    """The argument of the task.
+
+    progress_address  where it reports progress; None: nowhere
+    is_beside_others  other members run in the same task at the same time
+    """
 
     member: BundleMember
     state: StoreLocation
     progress_address: ProgressAddress | None
+    is_beside_others: bool = False
 
 
 BundleTaskRunner = TaskRunner[MemberTask, UnloggedEnd | None]
@@ -104,7 +109,10 @@ def run_bundle(
     folder = BundleFolder(job_run_id, plan.bundle_id)
     with listening(*(hosts or ("127.0.0.1", "127.0.0.1")), clock) as listener:
         address = listener.address if listener is not None and hosts is not None else None
-        tasks = [MemberTask(member, state.location, address) for member in plan.members]
+        beside = {number for group in groups if len(group) > 1 for number in group}
+        tasks = [
+            MemberTask(member, state.location, address, number in beside) for number, member in enumerate(plan.members)
+        ]
         with _BundleHeartbeat(plan, folder, state, runner, listener, clock, poll_seconds=poll_seconds) as heart:
             for number, error in runner.run(tasks, run_member, groups).items():
                 heart.lost(number, _write_end(plan.members[number], error, state, clock))
@@ -123,10 +131,23 @@ def run_member(task: MemberTask, may_have_run: bool) -> UnloggedEnd | None:
         signs = RowCounter(task.progress_address, clock)
         journal = _journal(member, state, clock, lambda _: signs.add(1))
         lake = lake_at(member.plan.spec.job_run.lake)
-        run_attempt_with_journal(journal, member.plan, lake, InProcessEngine(), clock, member.before_seconds)
+        run_attempt_with_journal(
+            journal,
+            member.plan,
+            lake,
+            InProcessEngine(),
+            clock,
+            member.before_seconds,
+            shares_core=shares_core(lake, is_beside_others=task.is_beside_others),
+        )
     except Exception as error:  # noqa: BLE001  (the task must succeed, or Spark would run it again)
         return _unlogged_end(member, error, task.state, clock)
     return None
+
+
+def shares_core(lake: DeltaCatalog, *, is_beside_others: bool) -> bool:
+    """Whether a session of this lake takes longer beside others: on an object store it mostly waits for answers."""
+    return is_beside_others and not lake.location.is_remote
 
 
 class _BundleHeartbeat:

@@ -91,6 +91,7 @@ class SessionDependencies:
     progress        where running tasks report rows
     before_seconds  from its launch to here: a part of its expected SLA
     attempt         its number, from 1
+    shares_core     others run beside it on its core: how long it takes says nothing of the next session
     """
 
     lake: DeltaCatalog
@@ -100,6 +101,7 @@ class SessionDependencies:
     progress: ProgressAddress | None = None
     before_seconds: float = 0.0
     attempt: int = 1
+    shares_core: bool = False
 
 
 def run_session(plan: SessionPlan, dependencies: SessionDependencies) -> SessionResult:
@@ -282,7 +284,8 @@ def _run_round(
         dependencies.report.step_started(turn.number, turn.rounds, step, tasks)
 
     result = run_round(dependencies.engine, round_plan, dependencies.clock, step_started)
-    timings = timings_after(snapshot.compacted, plan, pace.worked())
+    worked = None if dependencies.shares_core else pace.worked()
+    timings = timings_after(snapshot.compacted, plan, worked)
     completion = complete(plan.spec, round_plan, result, dependencies.clock.now_ms(), timings)
     dependencies.report.settled()
     committed = commit_round(

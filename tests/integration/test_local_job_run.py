@@ -13,6 +13,7 @@ import pytest
 
 from compactor import DeltaCatalog, compact
 from compactor.engine.in_process import InProcessEngine
+from compactor.lake import Table
 from compactor.log.durable_log import DurableLog
 from compactor.maintenance.verify import verify
 from compactor.model.clock import SystemClock
@@ -124,6 +125,22 @@ def test_the_command_has_a_line_for_each_round_in_this_process(lake: DeltaCatalo
     assert result.exit_code == 0
     lines = [line.split("s  ", 1)[1] for line in result.err.splitlines() if "committed" in line]
     assert sorted(lines) == [f"day={day} ({day} of 2): round 1 of 1 committed, 4 delta rows done" for day in ("1", "2")]
+
+
+def test_only_a_session_alone_says_how_long_the_next_one_may_take(lake: DeltaCatalog) -> None:
+    """Others that share its core make it longer, and it would run on Spark the next time."""
+    table = lake.table(TABLE)
+    compact(TABLE, {"id"}, delta_catalog_client=lake)
+    assert [_timings(table, day) for day in ("1", "2")] == [0, 0]
+    table.append({"day": "1"}, pa.table({"id": [7], "status": ["new"]}))
+    compact(TABLE, {"id"}, delta_catalog_client=lake)
+    assert [_timings(table, day) for day in ("1", "2")] == [1, 0]
+
+
+def _timings(table: Table, day: str) -> int:
+    compacted = table.stream({"day": day}).load().state.compacted
+    assert compacted is not None
+    return len(compacted.last_round.timings)
 
 
 def test_a_bad_partition_keeps_no_small_session_from_being_compacted(lake: DeltaCatalog) -> None:
