@@ -8,10 +8,14 @@ import pyarrow as pa
 import pytest
 
 from compactor import DeltaCatalog, compact
+from compactor.catalog.keys import StreamFolder
+from compactor.index.files import IndexTarget
+from compactor.index.packed_pointers import PACKED_ROWS_MIN
 from compactor.lake import Table
 from compactor.maintenance.garbage import delete_garbage, find_garbage
 from compactor.model.errors import Corrupt
 from compactor.model.files import IndexPointers
+from compactor.planning import round_planner
 from tests.builders import CompactedSide, audit
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.unruly_engine import UnrulyEngine
@@ -23,14 +27,22 @@ THE_FIRST_TEN = KEYS[:10]
 GRACE_SECONDS = 7 * 24 * 3600
 
 
-@pytest.fixture
-def orders(lake: DeltaCatalog) -> Table:
-    """A thousand rows in ten files; the index is one run."""
+@pytest.fixture(params=[False, True], ids=["small files", "every other index packed"])
+def orders(lake: DeltaCatalog, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Table:
+    """A thousand rows in ten files; the index is one run. Files with so few rows are not packed, unless they are told
+    to be: then the first run is, what the second round writes is not, and so on."""
+    if request.param:
+        monkeypatch.setattr(round_planner, "IndexTarget", _packed_in_turn)
     orders = lake.create_table(ORDERS)
     for start in KEYS[::100]:
         orders.append({}, rows_of(KEYS[start : start + 100], 1))
     compact_all(lake)
     return orders
+
+
+def _packed_in_turn(stream: StreamFolder, index_version: int, commit_id: str, rows_per_file: int) -> IndexTarget:
+    packed_rows_min = 0 if index_version % 2 else PACKED_ROWS_MIN
+    return IndexTarget(stream, index_version, commit_id, rows_per_file, packed_rows_min)
 
 
 def rows_of(keys: Iterable[int], time: int) -> pa.Table:
@@ -87,6 +99,17 @@ def test_rows_that_move_again_move_from_where_they_moved_to(lake: DeltaCatalog, 
     assert not set(map(repr, first)) & set(map(repr, second))
     audit(CompactedSide.of(lake, ORDERS))
     assert times(orders) == dict.fromkeys(KEYS, 1) | dict.fromkeys(EVERY_TENTH, 2) | dict.fromkeys(KEYS[5::10], 3)
+
+
+def test_the_index_of_a_test_is_packed_where_it_says_so(
+    lake: DeltaCatalog, orders: Table, request: pytest.FixtureRequest
+) -> None:
+    update(lake, orders, EVERY_TENTH, 2)
+    update(lake, orders, KEYS[5::10], 3)
+    is_packed = "packed" in request.node.callspec.id
+    files = CompactedSide.of(lake, ORDERS).stream.index_files
+    assert {file.are_packed for file in files if file.run == 1} == {is_packed}
+    assert {file.pointers.are_packed for file in files if file.pointers is not None} == {is_packed}
 
 
 def test_the_new_run_takes_over_the_rows_that_moved_where_they_are_few(lake: DeltaCatalog, orders: Table) -> None:
