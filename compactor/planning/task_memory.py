@@ -53,7 +53,7 @@ AHEAD = MemoryPart(1 / 16, 64 * 1024**2)
 
 KEPT_INDEX = MemoryPart(1 / 16, 256 * 1024**2)
 """Pages of a remote index that dedupe has read, kept until the new run is written: 256 MiB give 16 MiB, which hold the
-file numbers of 4 million rows. Spark's workers keep them on a scratch disk for all of their machine
+file numbers of 4 million rows or more. Spark's workers keep them on a scratch disk for all of their machine
 (`index.shared_pages`), and of those this much mapped."""
 
 SENT_INDEX = MemoryPart(1 / 16, 64 * 1024**2)

@@ -46,8 +46,8 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
 REPOINTED_SHARE_MIN = 0.25
-"""An index file gets new pointers, 12 bytes for each of its rows, if this share of its rows moves. Below it, the
-moving rows are merged into the new run: 32 bytes and the sort values for each.
+"""An index file gets new pointers, at most 12 bytes for each of its rows, if this share of its rows moves. Below it,
+the moving rows are merged into the new run: 20 bytes more and the sort values for each.
 """
 
 

@@ -7,6 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from compactor import DeltaCatalog, compact
+from compactor.index.files import IndexTarget
 from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
 from compactor.lake import Table
@@ -21,11 +23,13 @@ from compactor.maintenance.garbage import delete_garbage, find_garbage
 from compactor.maintenance.privacy import PrivacyProof, prove_many
 from compactor.maintenance.retirement import retention_of, retire_table
 from compactor.model.errors import Corrupt, Invalid
+from compactor.planning import round_planner
 from compactor.planning.session_planner import pin_sessions, plan_session
 from compactor.planning.spec import JobRunSpec
 from compactor.publishing.protocol import NothingToPublish, Published
 from compactor.publishing.publication import publish, publishers_of
 from compactor.sessions.attempt import run_attempt
+from tests.builders import CompactedSide
 from tests.conftest import Command
 from tests.crashes import RESOURCES
 from tests.fakes.manual_clock import ManualClock
@@ -172,6 +176,20 @@ def test_a_live_row_is_named_with_what_to_do(lake: DeltaCatalog, table: Table, c
     live = [holder for holder in proof_of(lake, clock).holders if holder.goes_at_ms is None]
     assert {holder.kind for holder in live} == {"compacted file", "index file"}
     assert any("append a delete of the key" in holder.how for holder in live)
+
+
+def test_an_index_with_packed_pointers_is_searched_too(
+    lake: DeltaCatalog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(round_planner, "IndexTarget", partial(IndexTarget, packed_rows_min=0))
+    table = lake.create_table(PEOPLE, primary_keys=["email"], properties=PRIVATE)
+    table.append({}, people(ANN, BOB))
+    run(lake)
+    index = [file for file in CompactedSide.of(lake, PEOPLE).stream.index_files if file.are_packed]
+    assert index
+    holders = [holder.key for holder in proof_of(lake, clock).holders if holder.kind == "index file"]
+    assert len(holders) == 1
+    assert set(holders) <= {file.path for file in index}
 
 
 def test_a_tombstone_is_named_with_what_to_do_until_a_round_forgets_it(lake: DeltaCatalog, clock: ManualClock) -> None:
