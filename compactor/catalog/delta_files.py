@@ -180,14 +180,20 @@ def open_source(source: DeltaSource) -> ArrowSource | FileList:
     )
 
 
-def read_rows(location: StoreLocation, source: DeltaSource, schema: pa.Schema | None = None) -> pa.Table:
-    """All rows of a source, in memory. `schema`: types for the columns of text files."""
+def read_rows(
+    location: StoreLocation,
+    source: DeltaSource,
+    schema: pa.Schema | None = None,
+    fallback: ContentType | None = None,
+) -> pa.Table:
+    """All rows of a source, in memory. `schema`: types for the columns of text files; `fallback`: the format of files
+    whose names do not say it."""
     opened = open_source(source)
     if isinstance(opened, pa.Table):
         return plain_table(opened)
     if isinstance(opened, pa.RecordBatchReader):
         return plain_table(opened.read_all())
-    files = [TabularFile(uri, infer_content_type(uri)) for uri in _absolute_uris(opened)]
+    files = [TabularFile(uri, content_type_of(uri, fallback)) for uri in _absolute_uris(opened)]
     tables = [read_table(location, file, schema=schema) for file in files]
     return pa.concat_tables(tables, promote_options="default")
 
@@ -296,7 +302,7 @@ def _delta_files(files: tuple[DataFile, ...], content_digest: str, measured: Seq
 
 def _measured(location: StoreLocation, uri: str, fallback: ContentType, rules: DeltaRules) -> _Measured:
     """Measures a file, and reads of its rows only the columns whose values must be checked."""
-    file = TabularFile(uri, _content_type(uri, fallback))
+    file = TabularFile(uri, content_type_of(uri, fallback))
     measured = measure(location, file, rules.declared)
     rules.check_schema(measured.schema, uri)
     arriving = rules.arriving(measured.schema, uri)
@@ -321,14 +327,14 @@ def _digest_files(location: StoreLocation, uris: Sequence[str], fallback: Conten
     """The content digest of registered files, and which bytes they have now."""
     content, versions = hashlib.sha256(), [version_of_file(location, uri) for uri in uris]
     for uri, version in zip(uris, versions, strict=True):
-        content.update(f"{uri}\0{_content_type(uri, fallback)}\0{version.fingerprint}\0".encode())
+        content.update(f"{uri}\0{content_type_of(uri, fallback)}\0{version.fingerprint}\0".encode())
     return f"files:sha256:{content.hexdigest()}", versions
 
 
 def _digest_copies(location: StoreLocation, uris: Sequence[str], fallback: ContentType) -> str:
     content = hashlib.sha256()
     for uri in uris:
-        file, digest = TabularFile(uri, _content_type(uri, fallback)), hashlib.sha256()
+        file, digest = TabularFile(uri, content_type_of(uri, fallback)), hashlib.sha256()
         digest_file(location, file, digest)
         content.update(f"{file.content_type}\0{digest.hexdigest()}\0".encode())
     return f"bytes:sha256:{content.hexdigest()}"
@@ -397,10 +403,13 @@ def absolute_uri(source: str | Path) -> str:
     return text if "://" in text else f"file://{Path(text).resolve()}"
 
 
-def _content_type(uri: str, fallback: ContentType) -> ContentType:
+def content_type_of(uri: str, fallback: ContentType | None) -> ContentType:
+    """By the file's name, or else the fallback. Raises `Invalid` without either."""
     try:
         return infer_content_type(uri)
     except Invalid:
+        if fallback is None:
+            raise
         return fallback
 
 

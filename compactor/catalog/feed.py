@@ -30,6 +30,10 @@ class FeedFormat(StrEnum):
     CANAL = "canal"
 
 
+OF_ROWS = (FeedFormat.OPS, FeedFormat.DMS)
+"""Formats of flat rows; the others are JSON lines."""
+
+
 class Feed(Document):
     """The form of a change feed."""
 

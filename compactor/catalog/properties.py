@@ -20,7 +20,7 @@ from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, Validation
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_json, to_jsonable_python
 
 from compactor.catalog.compact_when import CompactWhen, contradictions_of, in_log_form
-from compactor.catalog.feed import Feed, feed_in_log_form
+from compactor.catalog.feed import OF_ROWS, Feed, feed_in_log_form
 from compactor.catalog.key_columns import check_declared_keys, check_given_key_names
 from compactor.catalog.partition_split import Partitioning
 from compactor.catalog.partition_transforms import IDENTITY, parse_transform
@@ -30,6 +30,7 @@ from compactor.model.errors import Invalid
 from compactor.model.names import NOT_WRITTEN, PARTITION_STREAM_POSITION, ContentType, OpenFormat, TableId
 from compactor.schemas.open_types import OpenTable, reasons_against
 from compactor.storage.location import is_remote, lies_below
+from compactor.tabular import infer_content_type
 
 GRACE_SECONDS = 7 * 24 * 3600
 """Longer than any attempt, and long enough to notice a wrong compaction and to read the table as it was before."""
@@ -203,6 +204,17 @@ class TableProperties(Document):
         "them",
     )
 
+    landing_suffixes: tuple[str, ...] = Field(
+        default=(),
+        description="ends of file names, such as `.parquet,.json.gz`: other files of the folders are left out; "
+        "not set: every file lands",
+    )
+
+    landing_format: ContentType | None = Field(
+        default=None,
+        description="format of the files that land, where their names do not say it; not set: such a file is refused",
+    )
+
     allow_files: tuple[str, ...] = Field(
         default=(),
         description="folders outside a lake on S3 whose files may be registered; dispatchers need `--allow-files` too",
@@ -269,6 +281,7 @@ _WRITTEN_FORMS = {
     "allow_files": _listed,
     "changes": feed_in_log_form,
     "landing": _listed,
+    "landing_suffixes": _listed,
     "compact_when": in_log_form,
     "primary_keys": _listed,
     "private_columns": _listed,
@@ -288,6 +301,7 @@ def _wrong_landing(properties: TableProperties) -> Iterator[str]:
             yield f"{name} {folder!r}: write the URI of a folder, such as s3://bucket/orders/, with its last `/`"
     if quarantine is not None and lies_below(quarantine, properties.landing):
         yield f"quarantine is {quarantine}, where files land: name another folder, or each file of it would land, too"
+    yield from _wrong_landing_files(properties)
     if properties.changes is not None and properties.changes.keys_are_global and properties.landing:
         yield (
             "changes has keys_are_global, and files that land are taken in side by side: what one has moved, another "
@@ -298,6 +312,34 @@ def _wrong_landing(properties: TableProperties) -> Iterator[str]:
         yield reason
     if properties.changes is not None and not properties.primary_keys:
         yield "changes says how a change feed is written, and each change is of a key: set primary_keys, too"
+
+
+def _wrong_landing_files(properties: TableProperties) -> Iterator[str]:
+    suffixes, landing_format, changes = properties.landing_suffixes, properties.landing_format, properties.changes
+    given = {"landing_suffixes": bool(suffixes), "landing_format": landing_format is not None}
+    if not properties.landing:
+        yield from (f"{name} is of files that land: set landing, too" for name, is_set in given.items() if is_set)
+    lines_feed = None if changes is None or changes.format in OF_ROWS else changes.format.value
+    if lines_feed is not None and landing_format not in (None, ContentType.JSON):
+        yield f"landing_format is {landing_format}, and a feed of format {lines_feed} is JSON lines: leave it out"
+    for suffix in suffixes:
+        if not suffix or "/" in suffix or "*" in suffix:
+            yield f"landing_suffixes has {suffix!r}: write the end of a file's name, such as .parquet"
+            continue
+        said = _format_of(suffix)
+        if landing_format is not None and said not in (None, landing_format):
+            yield f"landing_format is {landing_format}, and files that end in {suffix} are {said}: leave one out"
+        elif landing_format is None and said is None and lines_feed is None:
+            yield f"landing_suffixes has {suffix!r}, which names no format: set landing_format, such as csv"
+        elif landing_format is not None and suffix.endswith(".gz") and not landing_format.is_text:
+            yield f"landing_suffixes has {suffix!r}, and a file of {landing_format} is not gzipped: only text is"
+
+
+def _format_of(suffix: str) -> ContentType | None:
+    try:
+        return infer_content_type(f"file{suffix}")
+    except Invalid:
+        return None
 
 
 def partitioning_of(partition_keys: Sequence[str], properties: TableProperties) -> Partitioning:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from compactor.catalog.delta_files import FileVersion, read_rows, version_of_file
+from compactor.catalog.feed import OF_ROWS
 from compactor.catalog.properties import TableProperties
 from compactor.changes.appending import (
     OF_DELETES,
@@ -23,7 +24,7 @@ from compactor.changes.appending import (
 from compactor.changes.change_batch import ChangeBatch
 from compactor.changes.latest import refuse_incomplete
 from compactor.changes.quarantine import Quarantine, read_applicable
-from compactor.changes.sources import OF_ROWS, FeedSource, open_feed
+from compactor.changes.sources import FeedSource, open_feed
 from compactor.model.errors import Invalid
 from compactor.model.names import Operation
 from compactor.storage.location import StoreLocation
@@ -73,10 +74,10 @@ def deltas_of_file(
     properties, file_id, quarantines = table.properties, id_of_file(uri, version), quarantine is not None
     if properties.changes is not None:
         reader = reader_of(table, (properties.primary_keys, properties.sort_keys), properties.changes)
-        sources = open_feed(location, [uri], properties.changes, reader.feed_schema)
+        sources = open_feed(location, [uri], properties.changes, reader.feed_schema, properties.landing_format)
         batch = batch_of_sources(reader, sources, file_id, quarantines=quarantines)
     else:
-        rows = FeedSource(uri, read_rows(location, [uri], table.schema))
+        rows = FeedSource(uri, read_rows(location, [uri], table.schema, properties.landing_format))
         batch = _batch_of_rows(table, rows, file_id, quarantines=quarantines)
     if version_of_file(location, uri) != version:
         raise Invalid(f"{uri} was replaced while it was read: its newer version announces itself")

@@ -7,8 +7,15 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from compactor.catalog.delta_files import THE_DELTA, DeltaSource, absolute_uri, open_source, read_rows
-from compactor.catalog.feed import Feed, FeedFormat
+from compactor.catalog.delta_files import (
+    THE_DELTA,
+    DeltaSource,
+    absolute_uri,
+    content_type_of,
+    open_source,
+    read_rows,
+)
+from compactor.catalog.feed import OF_ROWS, Feed, FeedFormat
 from compactor.catalog.partition_split import Partitioning
 from compactor.changes.binlog import changes_of_canal, changes_of_maxwell
 from compactor.changes.change_batch import ChangeBatch
@@ -16,11 +23,9 @@ from compactor.changes.debezium import changes_of_debezium
 from compactor.changes.ops import changes_of_dms, changes_of_rows, read_dms_csv
 from compactor.model.counts import SortKey
 from compactor.model.errors import Invalid
+from compactor.model.names import ContentType
 from compactor.storage.location import StoreLocation
 from compactor.tabular import read_bytes
-
-OF_ROWS = (FeedFormat.OPS, FeedFormat.DMS)
-"""Formats of flat rows; the others are JSON lines."""
 
 
 @dataclass(frozen=True)
@@ -31,23 +36,31 @@ class FeedSource:
     content: pa.Table | bytes
 
 
-def open_feed(location: StoreLocation, source: DeltaSource, feed: Feed, schema: pa.Schema | None) -> list[FeedSource]:
-    """In the order of their changes. `schema`: types for the columns of text files."""
+def open_feed(
+    location: StoreLocation,
+    source: DeltaSource,
+    feed: Feed,
+    schema: pa.Schema | None,
+    fallback: ContentType | None = None,
+) -> list[FeedSource]:
+    """In the order of their changes. `schema`: types for the columns of text files; `fallback`: the format of files
+    whose names do not say it."""
     opened = open_source(source)
     if not isinstance(opened, list):
         if feed.format not in OF_ROWS:
             raise Invalid(f"a feed of format {feed.format.value} is JSON lines: give files")
         return [FeedSource(THE_DELTA, read_rows(location, opened))]
-    return [_open_file(location, absolute_uri(each), feed, schema) for each in opened]
+    return [_open_file(location, absolute_uri(each), feed, schema, fallback) for each in opened]
 
 
-def _open_file(location: StoreLocation, uri: str, feed: Feed, schema: pa.Schema | None) -> FeedSource:
-    is_csv_of_dms = feed.format is FeedFormat.DMS and uri.removesuffix(".gz").endswith(".csv")
+def _open_file(
+    location: StoreLocation, uri: str, feed: Feed, schema: pa.Schema | None, fallback: ContentType | None
+) -> FeedSource:
     if feed.format not in OF_ROWS:
         return FeedSource(uri, read_bytes(location, uri))
-    if is_csv_of_dms:
+    if feed.format is FeedFormat.DMS and content_type_of(uri, fallback) is ContentType.CSV:
         return FeedSource(uri, read_dms_csv(read_bytes(location, uri), schema, uri))
-    return FeedSource(uri, read_rows(location, [uri], schema))
+    return FeedSource(uri, read_rows(location, [uri], schema, fallback))
 
 
 @dataclass(frozen=True)

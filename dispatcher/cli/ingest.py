@@ -85,6 +85,7 @@ def ingest(
         asdict(whole),
         [
             f"{counted(whole.files, 'file')} taken in, {counted(whole.rows, 'row')}; {whole.refused:,} refused.",
+            *([f"{counted(whole.left_out, 'file')} left out by landing_suffixes."] if whole.left_out else ()),
             *([f"{counted(whole.quarantined_rows, 'row')} quarantined."] if whole.quarantined_rows else ()),
         ],
     )

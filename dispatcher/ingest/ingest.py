@@ -28,7 +28,7 @@ from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError
 from compactor.model.names import PartitionValues
 from compactor.storage.concurrently import run_concurrently
 from dispatcher.ingest.announcements import Announced, AnnouncedRows, parse_announcements
-from dispatcher.ingest.listing import Landings, Listing, Looked, folder_of
+from dispatcher.ingest.listing import Landings, Listing, Looked, folder_of, takers_of
 from dispatcher.intake.queue import Queue, QueueMessage
 
 _log = structlog.get_logger(__name__)
@@ -53,7 +53,7 @@ UNKNOWN_BYTES = 1024**2
 
 @dataclass(frozen=True)
 class IngestSettings:
-    """What ends a collection: its time, or so many files or bytes.
+    """What ends a collection: its time, once no more messages wait, or so many files or bytes.
 
     collect_seconds  a file is durable about so long after its message
     """
@@ -65,12 +65,13 @@ class IngestSettings:
 
 @dataclass(frozen=True)
 class Ingested:
-    """What became of one collection."""
+    """What became of one collection. `left_out`: files whose names no table of their folder takes."""
 
     messages: int = 0
     files: int = 0
     rows: int = 0
     superseded: int = 0
+    left_out: int = 0
     refused: int = 0
     quarantined_rows: int = 0
 
@@ -108,6 +109,7 @@ class Ingest:
             return Ingested()
         by_table: dict[str, dict[_Landing, list[_Message]]] = {}
         tables: dict[str, Table] = {}
+        left_out = 0
         for message in messages:
             for file in message.files:
                 try:
@@ -115,9 +117,12 @@ class Ingest:
                 except Invalid as error:
                     message.reasons += error.reasons
                     continue
+                if table is None:
+                    left_out += 1
+                    continue
                 tables[table.table_id] = table
                 by_table.setdefault(table.table_id, {}).setdefault(file, []).append(message)
-        done = Ingested(messages=len(messages))
+        done = Ingested(messages=len(messages), left_out=left_out)
         for table_id, files in by_table.items():
             done = self._take(tables[table_id], files, done)
         refused = sum(bool(message.reasons) for message in messages)
@@ -138,8 +143,9 @@ class Ingest:
         """Announces every file that has landed, whenever that was, and is in no delta."""
         return self._listing.look_at_all(self._tables())
 
-    def _table_of(self, landing: _Landing) -> Table:
-        """Raises `Invalid` if there is none, or more than one."""
+    def _table_of(self, landing: _Landing) -> Table | None:
+        """None for a file that no table of its folder takes. Raises `Invalid` if it is in no folder, or more than one
+        table takes it."""
         landings = self._tables()
         if isinstance(landing, AnnouncedRows):
             if landing.table_id not in self._by_id:
@@ -148,11 +154,14 @@ class Ingest:
         folder = folder_of(landings, landing.uri)
         if folder is None:
             raise Invalid(f"{landing.uri} lands for no table: set the property landing of its table")
-        first, *others = landings[folder]
-        if others:
-            named = ", ".join(each.table_id for each in landings[folder])
-            raise Invalid(f"{landing.uri} lands for {named}: let the property landing of one name {folder}")
-        return first
+        takers = takers_of(landings[folder], landing.uri)
+        if len(takers) > 1:
+            named = ", ".join(each.table_id for each in takers)
+            raise Invalid(
+                f"{landing.uri} lands for {named}: let the property landing of one name {folder}, or let their "
+                "landing_suffixes differ"
+            )
+        return takers[0] if takers else None
 
     def _collect(self) -> list[_Message]:
         settings, began = self._settings, self._clock.monotonic_seconds()
@@ -173,7 +182,8 @@ class Ingest:
                 messages.append(message)
                 files += len(message.files)
                 size_bytes += sum(map(_size_bytes, message.files))
-            if files >= settings.files_max or size_bytes >= settings.bytes_max or left <= 0:
+            is_full = files >= settings.files_max or size_bytes >= settings.bytes_max
+            if is_full or (left <= 0 and not more_wait):
                 return messages
             room = -(-(settings.files_max - files) // MESSAGES_AT_ONCE)
             requests = min(RECEIVES_AT_ONCE, room) if more_wait else 1

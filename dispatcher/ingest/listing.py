@@ -53,6 +53,15 @@ def folder_of(landings: Landings, uri: str) -> str | None:
     return max((each for each in landings if uri.startswith(each)), key=len, default=None)
 
 
+def takers_of(tables: Sequence[Table], uri: str) -> list[Table]:
+    """The tables of a folder that take files with such a name."""
+    return [
+        table
+        for table in tables
+        if not table.properties.landing_suffixes or uri.endswith(table.properties.landing_suffixes)
+    ]
+
+
 @dataclass(frozen=True)
 class Looked:
     """
@@ -123,15 +132,14 @@ class Listing:
         return replace(self._announce(self._files(landings), 0, self._clock.now_ms()), is_whole=True)
 
     def _files(self, landings: Landings) -> Iterator[tuple[Table, str, int, str | None]]:
-        """Table, URI, time in ms and ETag. A folder of several tables is told of with each of its announced files."""
+        """Table, URI, time in ms and ETag. A file that several tables take is told of when it is announced."""
         for folder, tables in landings.items():
-            if len(tables) > 1:
-                continue
             store = open_store(replace(self._lake.location, root_uri=folder.rstrip("/")))
             for entry in store.list(""):
                 uri = f"{folder}{entry.key}"
-                if entry.size_bytes and folder_of(landings, uri) == folder:
-                    yield tables[0], uri, entry.modified_at_ms, entry.etag
+                takers = takers_of(tables, uri) if entry.size_bytes and folder_of(landings, uri) == folder else []
+                if len(takers) == 1:
+                    yield takers[0], uri, entry.modified_at_ms, entry.etag
 
     def _announce(self, files: Iterator[tuple[Table, str, int, str | None]], from_ms: int, to_ms: int) -> Looked:
         known: dict[str, KnownFiles] = {}

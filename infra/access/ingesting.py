@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from infra.access.places import Places, list_lakes, read_lakes, read_landing, use_key, write_deltas
+from infra.access.places import (
+    QUARANTINE_FOLDER,
+    Places,
+    list_lakes,
+    read_lakes,
+    read_landing,
+    use_key,
+    write_deltas,
+)
 from infra.permissions import Part, Permission, actions
 
 
@@ -38,6 +46,12 @@ def ingest_part(places: Places) -> Part:
                 "entries that add deltas, and their hints",
                 ("s3:PutObject",),
                 own.lake_objects("tables/*/streams/*/log/*", "tables/*/news/*"),
+            ),
+            Permission(
+                "QuarantineChanges",
+                "that cannot be applied, of tables whose property quarantine names this folder of the lake",
+                actions("s3", "GetObject PutObject"),
+                own.lake_objects(f"{QUARANTINE_FOLDER}/*"),
             ),
             Permission(
                 "SignalLife",

@@ -20,6 +20,10 @@ ARCHIVE_FOLDER, LOG_FOLDER = "archive", "emr-logs"
 """Beside the state, in its bucket."""
 
 
+QUARANTINE_FOLDER = "quarantine"
+"""In a lake, for changes that cannot be applied."""
+
+
 @dataclass(frozen=True)
 class Folder:
     """A lake, or files beside lakes. `prefix` empty: the whole bucket."""

@@ -22,6 +22,7 @@ from tests.benchmarks.fit import OBSERVATIONS_MIN, fit_steps, observe
 from tests.benchmarks.garbage import measure_garbage
 from tests.benchmarks.goals import Goal
 from tests.benchmarks.keeper import measure_keeper
+from tests.benchmarks.landing import goals_of_landing, landing_section, measure_landing
 from tests.benchmarks.machine import describe_machine
 from tests.benchmarks.object_store import measure_object_store
 from tests.benchmarks.page_trust import measure_page_trust
@@ -59,6 +60,7 @@ SECTIONS = (
     "publishing",
     "scan",
     "in",
+    "landing",
 )
 RESULTS = Path(__file__).with_name("RESULTS.md")
 PLOT = "time_by_table_size.png"
@@ -99,6 +101,7 @@ _WITHOUT_CONTESTANTS: Mapping[str, _Measure] = {
     "columns": _section(measure_columns, report.columns_section, goals.goals_of_columns),
     "scan": _section(measure_scans, report.scans_section, goals.goals_of_scans),
     "in": _section(measure_feeds, report.feeds_section, goals.goals_of_feeds),
+    "landing": _section(measure_landing, landing_section, goals_of_landing),
 }
 
 

@@ -87,23 +87,23 @@ def test_the_keeper_has_a_table_compacted_by_its_policy_and_samples_its_lag(stag
     )
 
 
-def test_the_ingest_appends_what_a_register_document_names_and_refuses_what_it_cannot_read(
+def test_the_ingest_appends_what_a_register_document_names_quarantines_rows_and_refuses_what_it_cannot_read(
     stage: DeployedStage,
 ) -> None:
     lake = DeltaCatalog(open_store(StoreLocation(stage.lake, stage.direct_s3_url, REGION)), SystemClock())
-    folder = f"s3://{stage.bucket('Lakes')}/lake/landing/"
-    table = lake.create_table(
-        "ACME.VISITS.V1", primary_keys=["id"], properties={"landing": [folder], "news_hints": True}
-    )
+    folder, quarantine = (f"s3://{stage.bucket('Lakes')}/lake/{name}/" for name in ("landing", "quarantine"))
+    properties = {"landing": [folder], "quarantine": quarantine, "news_hints": True}
+    table = lake.create_table("ACME.VISITS.V1", ["day"], primary_keys=["id"], properties=properties)
     sqs, s3 = stage.client("sqs", "SenderRole"), stage.client("s3")
-    for name, body in (("1.csv", b"id,v\n1,a\n2,b\n"), ("2.csv", b"")):
+    for name, body in (("1.csv", b"id,day,v\n1,1,a\n2,1,b\n3,,c\n"), ("2.csv", b"")):
         s3.put_object(Bucket=stage.bucket("Lakes"), Key=f"lake/landing/{name}", Body=body)
         document = json.dumps({"register": {"files": [f"{folder}{name}"]}})
         sqs.send_message(QueueUrl=stage.queue_url("Announcements"), MessageBody=document)
     stage.gate.denied.clear()
     taken = stage.take_in()
-    assert "1 file taken in, 2 rows; 1 refused." in taken.out, taken.err
+    assert "1 file taken in, 2 rows; 1 refused.\n1 row quarantined." in taken.out, taken.err
     assert sorted(row["id"] for row in table.scan(view="merged").to_table().to_pylist()) == [1, 2]
+    assert len(stage.keys("Lakes", "lake/quarantine/ACME.VISITS.V1/")) == 1
     assert stage.gate.denied == [], "\n".join(map(str, stage.gate.denied))
 
 

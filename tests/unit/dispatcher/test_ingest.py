@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,6 +21,7 @@ from compactor.storage.opening import open_store
 from dispatcher.ingest.announcements import Announced, parse_announcements
 from dispatcher.ingest.ingest import Ingest, Ingested, IngestSettings, _newest_of_each
 from dispatcher.ingest.listing import FIRST_LOOK_SECONDS, LOOK_SECONDS, NOTIFIED_SECONDS
+from dispatcher.intake.queue import QueueMessage
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_queue import MemoryQueue
@@ -240,6 +243,79 @@ def test_a_landing_that_is_no_folder_is_refused(landing: Landing) -> None:
     for wrong in ("orders/", "s3://landing/orders"):
         with pytest.raises(Invalid, match="write the URI of a folder"):
             landing.orders.set_properties({"landing": [wrong]})
+
+
+def test_tables_share_a_folder_by_the_ends_of_names_and_other_files_are_left_out(landing: Landing) -> None:
+    shared = [f"file://{landing.folder}/shared/"]
+    (landing.folder / "shared").mkdir()
+    landing.stock.set_properties({"landing": shared, "landing_suffixes": ".parquet"})
+    landing.orders.set_properties({"landing": shared, "landing_suffixes": ".rows,.csv.gz", "landing_format": "csv"})
+    landing.land("shared/1.parquet", {"id": 1, "day": "1", "v": 1})
+    for name, body in (("2.rows", "op,id,day,v\nc,2,1,2\n"), ("_SUCCESS", ""), ("3.rows.tmp", "half of a fi")):
+        file = landing.folder / "shared" / name
+        file.write_text(body)
+        landing.announce(file)
+    done = landing.take_all()
+    assert (done.files, done.left_out, done.refused) == (2, 2, 0), landing.reasons()
+    assert landing.rows(landing.stock) == [(1, 1)]
+    assert landing.rows(landing.orders) == [(2, 2)]
+    late = landing.folder / "shared" / "4.rows"
+    late.write_text("op,id,day,v\nc,4,1,4\n")
+    landing.clock.set_ms(4_000_000_000_000)
+    assert landing.ingest().look_at_all().announced == 1
+    assert landing.take_all().files == 1
+    assert landing.rows(landing.orders) == [(2, 2), (4, 4)]
+
+
+@pytest.mark.parametrize(
+    ("properties", "reason"),
+    [
+        ({"landing": None, "landing_suffixes": ".csv"}, "landing_suffixes is of files that land: set landing"),
+        ({"landing": None, "landing_format": "csv"}, "landing_format is of files that land: set landing"),
+        ({"landing_suffixes": "*.csv"}, "write the end of a file's name"),
+        ({"landing_suffixes": ".parquet", "landing_format": "csv"}, "files that end in .parquet are parquet"),
+        ({"landing_suffixes": ".dat"}, "names no format: set landing_format"),
+        ({"landing_suffixes": ".dat.gz", "landing_format": "orc"}, "only text is"),
+        ({"changes": {"format": "debezium"}, "landing_format": "csv"}, "a feed of format debezium is JSON lines"),
+    ],
+)
+def test_what_contradicts_the_names_of_files_that_land_is_refused(
+    landing: Landing, properties: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(Invalid, match=reason):
+        landing.stock.set_properties(properties)
+
+
+def test_while_many_messages_wait_no_more_are_in_hand_than_a_collection_has(tmp_path: Path) -> None:
+    waiting = LongQueue(100_000)
+    clock = ManualClock()
+    lake = DeltaCatalog(FaultyStore(open_store(parse_location(str(tmp_path / "lake")))), clock)
+    ingest = Ingest(waiting, lake, IngestSettings(collect_seconds=60.0, files_max=500), clock)
+    for _ in range(3):
+        assert ingest.collect_once().messages == 500
+    assert waiting.in_hand_max == 500
+
+
+class LongQueue(MemoryQueue):
+    """Messages that are made when they are received; `in_hand_max`: the most that were received and not deleted."""
+
+    def __init__(self, messages: int) -> None:
+        super().__init__(ManualClock(), MemoryQueue(ManualClock()))
+        self._left = messages
+        self._counting = threading.Lock()
+        self._in_hand = self.in_hand_max = 0
+
+    def receive(self, messages_max: int, wait_seconds: int, visibility_seconds: int) -> list[QueueMessage]:
+        with self._counting:
+            numbers = range(self._left, self._left - messages_max, -1)
+            self._left -= messages_max
+            self._in_hand += messages_max
+            self.in_hand_max = max(self.in_hand_max, self._in_hand)
+        body = json.dumps({"Records": [NOTIFICATION]})
+        return [QueueMessage(str(number), str(number), body, 1) for number in numbers]
+
+    def delete_all(self, messages: Sequence[QueueMessage]) -> None:
+        self._in_hand -= len(messages)
 
 
 def test_a_file_that_was_written_again_is_taken_in_again(landing: Landing) -> None:
