@@ -59,7 +59,9 @@ def serve(folder: Path, queue_url: str, endpoint_url: str, kill_at: int = 0) -> 
     store: ObjectStore = _Killing(open_store(parse_location(str(folder / "lake"))), counted, kill_at)
     opened = SqsQueue.open(queue_url, endpoint_url=endpoint_url, region=REGION)
     queue: Queue = _Killing(opened, counted, kill_at)
-    taking = ingest.Ingest(queue, DeltaCatalog(store, clock), ingest.IngestSettings(collect_seconds=0.1), clock)
+    taking = ingest.Ingest(
+        queue, DeltaCatalog(store, clock), ingest.IngestSettings(collect_seconds=0.1, files_max=40), clock
+    )
     while opened.messages_left():
         taking.collect_once()
         time.sleep(0.01)
