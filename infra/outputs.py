@@ -22,6 +22,7 @@ OUTPUTS = (
     StackOutput("AnnouncementQueueUrl", "where files are announced", "ANNOUNCEMENTS"),
     StackOutput("RefusedFilesQueueUrl", "where announcements lie that cannot be taken in", "REFUSED_FILES"),
     StackOutput("EventTopicArn", "where events are published", "LITHIFY_TOPIC_ARN"),
+    StackOutput("PageFeedUrl", "of which the page learns where to look again", "LITHIFY_EVENTS_QUEUE_URL"),
     StackOutput("Region", "of all of it", "LITHIFY_REGION"),
     StackOutput("ClusterSettings", "of the clusters that sessions run on", "LITHIFY_CLUSTER_SETTINGS"),
     StackOutput("ArchiveFolder", "where the environment of Spark jobs is uploaded", "ARCHIVE_FOLDER"),

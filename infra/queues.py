@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from aws_cdk import Duration, RemovalPolicy
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sns as sns
+from aws_cdk import aws_sns_subscriptions as subscriptions
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
@@ -82,9 +83,24 @@ def _queue(
     )
 
 
+PAGE_FEED_MINUTES = 5
+"""The page looks by itself more often."""
+
+
 class EventsTopic(Construct):
-    """`topic`: standard, not FIFO. An event has its own id and sequence, so consumers can order and deduplicate."""
+    """`topic`: standard, not FIFO. An event has its own id and sequence, so consumers can order and deduplicate.
+    `page_feed`: a queue of its events, of which the page of `lithify serve` learns where to look again."""
 
     def __init__(self, scope: Construct, construct_id: str, key: kms.IKey) -> None:
         super().__init__(scope, construct_id)
         self.topic = sns.Topic(self, "Topic", enforce_ssl=True, master_key=key)
+        self.page_feed = sqs.Queue(
+            self,
+            "PageFeed",
+            encryption=sqs.QueueEncryption.KMS,
+            encryption_master_key=key,
+            enforce_ssl=True,
+            removal_policy=RemovalPolicy.DESTROY,
+            retention_period=Duration.minutes(PAGE_FEED_MINUTES),
+        )
+        self.topic.add_subscription(subscriptions.SqsSubscription(self.page_feed, raw_message_delivery=True))

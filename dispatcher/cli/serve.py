@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from compactor.model.background import BackgroundLoop
 from compactor.model.errors import Invalid
 from compactor.publishing.published_lake import PublishedLake, lake_names
 from dispatcher.cli.options import DeadLettersOption, EndpointOption, StateOption
@@ -17,6 +19,8 @@ from dispatcher.options.documents import read_limits
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+    from dispatcher.intake.queue import Queue
 
 LOCAL = "127.0.0.1"
 PORT = 8642
@@ -31,6 +35,13 @@ def serve(
         typer.Option(help="The SQS queue of instruction documents: its messages are counted, none is received."),
     ] = None,
     dead_letter_queue_url: DeadLettersOption = None,
+    events_queue_url: Annotated[
+        str | None,
+        typer.Option(
+            help="An SQS queue that is subscribed to the events, for this page alone: what they name is read first. "
+            "Its messages are taken."
+        ),
+    ] = None,
     endpoint_url: EndpointOption = None,
     limits: Annotated[
         str | None, typer.Option(help="The limits of the dispatchers, JSON or a file: those on money are shown.")
@@ -53,6 +64,7 @@ def serve(
         import uvicorn
 
         from dispatcher.web.app import Doors, create_app
+        from dispatcher.web.feed import PAUSE_SECONDS, EventsFeed
         from dispatcher.web.iceberg_rest import IcebergRestCatalog
         from dispatcher.web.readings import Readings
         from dispatcher.web.rendering import Renderer
@@ -62,8 +74,12 @@ def serve(
     catalog = lake.open()
     records = dependencies.store(state, lake.s3_endpoint_url, lake.region)
     check_exists(records, "state")
-    address = None if queue_url is None else QueueAddress(queue_url, dead_letter_queue_url, endpoint_url, lake.region)
-    queue = None if address is None else dependencies.clients.queue(address)
+
+    def queue_at(url: str | None, dead_letters: str | None = None) -> Queue | None:
+        address = None if url is None else QueueAddress(url, dead_letters, endpoint_url, lake.region)
+        return None if address is None else dependencies.clients.queue(address)
+
+    queue = queue_at(queue_url, dead_letter_queue_url)
     readings = Readings(records, catalog, dependencies.clock, queue, None if limits is None else read_limits(limits))
     if snapshot is not None:
         snapshot.write_text(Renderer(readings).snapshot())
@@ -74,8 +90,12 @@ def serve(
     with _listening(host, port) as listener:
         port = listener.getsockname()[1]
         hosts = [f"{name}:{port}" for name in dict.fromkeys((host, LOCAL, "localhost"))] + list(allow_host or ())
-        app = create_app(readings, IcebergRestCatalog([published]), Doors(hosts, _token(token_file)))
-        _run(app, listener, f"http://{host}:{port}", uvicorn)
+        events = queue_at(events_queue_url)
+        feed = None if events is None else EventsFeed(events, readings.look_again, dependencies.clock)
+        app = create_app(readings, IcebergRestCatalog([published]), Doors(hosts, _token(token_file)), feed)
+        listening = BackgroundLoop("events", feed.listen, PAUSE_SECONDS, at_once=True) if feed else nullcontext()
+        with listening:
+            _run(app, listener, f"http://{host}:{port}", uvicorn)
 
 
 def _run(app: FastAPI, listener: socket.socket, url: str, uvicorn: object) -> None:

@@ -25,6 +25,7 @@ from compactor.storage.keys import encode_partition
 from dispatcher.operations.table_lag import TableLag
 from dispatcher.records.liveness import LastSignal
 from dispatcher.web import iceberg_rest
+from dispatcher.web.feed import EventsFeed
 from dispatcher.web.iceberg_rest import IcebergRestCatalog
 from dispatcher.web.readings import Readings, refused_as_missing
 from dispatcher.web.rendering import PAGES, Renderer, dead_letters_of
@@ -59,7 +60,9 @@ class Doors:
     token: str | None = None
 
 
-def create_app(readings: Readings, catalog: IcebergRestCatalog, doors: Doors) -> FastAPI:
+def create_app(
+    readings: Readings, catalog: IcebergRestCatalog, doors: Doors, feed: EventsFeed | None = None
+) -> FastAPI:
     app = FastAPI(
         title="Lithify",
         summary="Job runs and tables, as `lithify serve` shows them. Read-only.",
@@ -67,13 +70,13 @@ def create_app(readings: Readings, catalog: IcebergRestCatalog, doors: Doors) ->
         docs_url=None,
         redoc_url=None,
     )
-    renderer = Renderer(readings)
+    renderer = Renderer(readings, feed)
     app.middleware("http")(_guard(doors))
     app.add_exception_handler(HTTPException, _no_page)  # type: ignore[arg-type]  # it gets what it is registered for
     app.add_exception_handler(LithifyError, _failed)  # type: ignore[arg-type]  # it gets what it is registered for
     app.mount(_STATIC, StaticFiles(directory=Path(__file__).with_name("static")), name="static")
     _add_pages(app, renderer)
-    _add_api(app, readings)
+    _add_api(app, readings, feed)
     _add_catalog(app, catalog)
     return app
 
@@ -174,7 +177,7 @@ def _add_pages(app: FastAPI, renderer: Renderer) -> None:
 # ----------------------------------------------------------------------------------------------------------------- API
 
 
-def _add_api(app: FastAPI, readings: Readings) -> None:
+def _add_api(app: FastAPI, readings: Readings, feed: EventsFeed | None) -> None:
     missing: dict[int | str, dict[str, Any]] = {
         404: {"description": "nothing has this id", "content": {"application/json": {}}},
         503: {"description": "the store does not answer", "content": {"application/json": {}}},
@@ -198,6 +201,7 @@ def _add_api(app: FastAPI, readings: Readings) -> None:
                 "ingests": [_signal(each) for each in reading.value.ingests],
                 "keepers": [{"lake": lake, "looked_at_ms": at_ms} for lake, at_ms in reading.value.keepers.items()],
                 "queue": None if reading.value.queue is None else asdict(reading.value.queue),
+                "feed": None if feed is None else asdict(feed.state),
                 "troubles": [asdict(each) for each in troubles],
             },
         )

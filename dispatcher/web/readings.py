@@ -35,10 +35,11 @@ from dispatcher.records.result import ResultDocument, result_document
 from dispatcher.records.sessions import SessionPlanned
 from dispatcher.scheduling.limits import Limits
 from dispatcher.web.commands import Commands
+from dispatcher.web.feed import Changed
 from dispatcher.web.job_run_course import Attempt, Course, ToldEvent, attempts_of, events_of, rounds_of, shared_launches
 from dispatcher.web.lag_history import LagHistory
 from dispatcher.web.money import DayOfMoney, MoneyHistory
-from dispatcher.web.shared import KeptEntries, Reading, SharedReadings
+from dispatcher.web.shared import KeptEntries, Rank, Reading, SharedReadings
 from dispatcher.web.table_readings import LogPage, OneTable, Tables, read_log_page, read_table, read_tables
 
 STATE_REQUESTS_A_SECOND, LAKE_REQUESTS_A_SECOND = 1.4, 0.6
@@ -55,6 +56,9 @@ SESSIONS_WITH_ROUNDS = 20
 
 DECISIONS_SHOWN = 20
 PLANS_SHOWN, ATTEMPTS_SHOWN = 50, 200
+
+_NOW, _HISTORY, _MONEY = "now", "history", "money"
+"""Names of readings, beside `_name_of_job_run` and `_name_of_table`."""
 
 MISSED_SECONDS = 86_400
 """A keeper or an ingest that gave a sign of life so long ago, and no more, is missed."""
@@ -189,8 +193,16 @@ class Readings:
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
+    def look_again(self, changed: Changed) -> None:
+        """What an event names is read before the rest, when it is asked for next."""
+        ended = (_HISTORY, _MONEY) if changed.has_ended else ()
+        for name in (_NOW, _name_of_job_run(changed.job_run_id), *ended):
+            self._state.look_again(name)
+        if changed.table_id is not None:
+            self._of_lake.look_again(_name_of_table(changed.table_id))
+
     def now(self) -> Reading[Now]:
-        return self._state.of("now", self._now)
+        return self._state.of(_NOW, self._now, Rank.OPEN_NOW)
 
     def history(self) -> Reading[tuple[JobRunView, ...]]:
         """Job runs that have ended, the latest first."""
@@ -199,16 +211,15 @@ class Readings:
             found = view_all(self._records, self._clock, ENDED_OF_HISTORY)
             return tuple(view for view in found if view.status not in (*OPEN, UNREADABLE))
 
-        return self._state.of("history", read)
+        return self._state.of(_HISTORY, read)
 
     def money(self) -> Reading[tuple[DayOfMoney, ...]]:
         """Of 30 days, the latest first."""
-        return self._state.of("money", lambda: self._money.of(self._clock.now_ms()))
+        return self._state.of(_MONEY, lambda: self._money.of(self._clock.now_ms()))
 
     def job_run(self, job_run_id: str) -> Reading[OneJobRun]:
         """Raises `Invalid` if there is no such job run."""
-
-        return self._state.of(f"job run {job_run_id}", lambda: self._job_run(job_run_id))
+        return self._state.of(_name_of_job_run(job_run_id), lambda: self._job_run(job_run_id), Rank.ONE_THING)
 
     def tables(self) -> Reading[Tables]:
         def lag(table_id: str) -> TableLag:
@@ -218,13 +229,20 @@ class Readings:
 
     def table(self, table_id: str) -> Reading[OneTable]:
         """Raises `Invalid` if there is no such table."""
-        read = self._of_lake.of
-        return read(f"table {table_id}", lambda: read_table(self._lake.store, self._lake.table(table_id), self._clock))
+
+        def read() -> OneTable:
+            return read_table(self._lake.store, self._lake.table(table_id), self._clock)
+
+        return self._of_lake.of(_name_of_table(table_id), read, Rank.ONE_THING)
 
     def table_log(self, table_id: str, partition: str, before: int | None) -> Reading[LogPage]:
         """Raises `Invalid` if there is no such table or partition."""
         name = f"log {table_id} {partition} {before}"
-        return self._of_lake.of(name, lambda: read_log_page(self._lake.table(table_id), partition, before))
+
+        def read() -> LogPage:
+            return read_log_page(self._lake.table(table_id), partition, before)
+
+        return self._of_lake.of(name, read, Rank.ONE_THING)
 
     def decisions(self, table_id: str) -> Reading[list[dict[str, object]]]:
         """Of the keeper on a table, the latest first."""
@@ -234,7 +252,7 @@ class Readings:
         def read() -> list[dict[str, object]]:
             return decision_records(table_id, self._entries.of(log), DECISIONS_SHOWN)[::-1]
 
-        return self._state.of(f"decisions {table_id}", read)
+        return self._state.of(f"decisions {table_id}", read, Rank.ONE_THING)
 
     def lag_hours(self, table_id: str) -> Reading[tuple[LagHour, ...]]:
         """Of 30 days."""
@@ -298,6 +316,14 @@ class Readings:
             return QueueCounts(messages, None)
         except LithifyError as error:
             return QueueCounts(messages, None, str(error))
+
+
+def _name_of_job_run(job_run_id: str) -> str:
+    return f"job run {job_run_id}"
+
+
+def _name_of_table(table_id: str) -> str:
+    return f"table {table_id}"
 
 
 def refused_as_missing(error: Invalid) -> bool:

@@ -16,6 +16,7 @@ from dispatcher.layout import age_text, count_text, partition_text, printable, t
 from dispatcher.operations.status import JobRunView
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.lag_samples import LagHour
+from dispatcher.web.feed import EventsFeed
 from dispatcher.web.gantt import gantt_of
 from dispatcher.web.lag_plot import lag_plot
 from dispatcher.web.money import money_chart
@@ -46,8 +47,9 @@ ValueT = TypeVar("ValueT")
 class Renderer:
     """Safe to share between threads."""
 
-    def __init__(self, readings: Readings) -> None:
+    def __init__(self, readings: Readings, feed: EventsFeed | None = None) -> None:
         self._readings = readings
+        self._feed = feed
         self._environment = _environment()
 
     def page(self, name: str) -> str:
@@ -126,7 +128,7 @@ class Renderer:
         return (
             _environment()
             .get_template("problem.html")
-            .render(status=status, reason=reason, name="", reading=None, beside=())
+            .render(status=status, reason=reason, name="", reading=None, beside=(), feed=None)
         )
 
     def _render(self, name: str, reading: Reading[Any], beside: Sequence[Reading[Any]] = (), **values: object) -> str:
@@ -139,6 +141,7 @@ class Renderer:
             value=reading.value,
             now_ms=now_ms,
             commands=self._readings.commands,
+            feed=None if self._feed is None else self._feed.state,
             **values,
         )
 

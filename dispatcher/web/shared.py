@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Generic, TypeVar
 
 from compactor.log.durable_log import DurableLog, Entry
@@ -30,6 +31,18 @@ ActionT = TypeVar("ActionT")
 ValueT = TypeVar("ValueT")
 
 
+class Rank(IntEnum):
+    """Each kind of reading has requests of its own; what it leaves is for the others, the first of them before."""
+
+    OPEN_NOW = 0
+    ONE_THING = 1
+    OVERVIEW = 2
+
+
+RATE_SHARES = {Rank.OPEN_NOW: 0.5, Rank.ONE_THING: 0.3, Rank.OVERVIEW: 0.2}
+"""Of the rate of requests."""
+
+
 @dataclass(frozen=True)
 class Reading(Generic[ValueT]):
     """
@@ -46,18 +59,20 @@ class Reading(Generic[ValueT]):
 
 @dataclass
 class _Kept:
-    """A reading that is shared. `until_seconds`: by the clock of this process."""
+    """A reading that is shared. `until_seconds`: by the clock of this process. `has_changed`: an event says so."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     reading: Reading[Any] | None = None
     until_seconds: float = 0.0
+    has_changed: bool = False
 
 
 class SharedReadings:
     """Readings of one store. Safe to share between threads.
 
-    Worked, at 1.2 requests a second: a reading of 12 requests is followed by 10 s in which nothing that was read before
-    is read again, whoever asks. What was never read is read at once.
+    Worked, at 1.2 requests a second: a reading of 12 requests is followed by 10 s in which none of its rank is read
+    again, whoever asks; by 20 s where the others need theirs. What was never read is read at once, and the overviews
+    pay for it.
     """
 
     def __init__(self, store: ObjectStore, requests_a_second: float, clock: Clock) -> None:
@@ -67,16 +82,18 @@ class SharedReadings:
         self._clock = clock
         self._lock = threading.Lock()
         self._kept: dict[str, _Kept] = {}
-        self._paid_until_seconds = 0.0
+        self._owed = dict.fromkeys(Rank, 0.0)
+        self._settled_at_seconds = clock.monotonic_seconds()
 
-    def of(self, name: str, read: Callable[[], ValueT]) -> Reading[ValueT]:
+    def of(self, name: str, read: Callable[[], ValueT], rank: Rank = Rank.OVERVIEW) -> Reading[ValueT]:
         """Raises what `read` raises, if it was never read, or if what is read is gone."""
         kept = self._place(name)
         with kept.lock:
-            now_seconds = self._clock.monotonic_seconds()
             before = kept.reading
-            if before is not None and now_seconds < max(kept.until_seconds, self._paid_until_seconds):
+            paid_by = self._payer(kept, rank)
+            if paid_by is None and before is not None:
                 return before
+            kept.has_changed = False  # before it is read: what changes from here on is read next time
             requests = self.store.requests
             try:
                 reading = Reading(read(), self._clock.now_ms())
@@ -86,15 +103,45 @@ class SharedReadings:
                 since_ms = before.since_ms if before.since_ms is not None else self._clock.now_ms()
                 reading = Reading(before.value, before.at_ms, str(error), since_ms)
             finally:
-                self._pay(self.store.requests - requests)
+                self._owe(self.store.requests - requests, Rank.OVERVIEW if paid_by is None else paid_by)
             kept.reading = reading
-            kept.until_seconds = now_seconds + SECONDS_MIN
+            kept.until_seconds = self._clock.monotonic_seconds() + SECONDS_MIN
             return reading
 
-    def _pay(self, requests: int) -> None:
+    def look_again(self, name: str) -> None:
+        """The reading goes before the others when it is asked for next, as what is open now does."""
         with self._lock:
-            begins = max(self._clock.monotonic_seconds(), self._paid_until_seconds)
-            self._paid_until_seconds = begins + requests / self._requests_a_second
+            kept = self._kept.get(name)
+        if kept is not None:
+            kept.has_changed = True
+
+    def _payer(self, kept: _Kept, rank: Rank) -> Rank | None:
+        """None: it is new enough, or requests are owed, or it was never read."""
+        if kept.reading is None or not (kept.has_changed or self._clock.monotonic_seconds() >= kept.until_seconds):
+            return None
+        with self._lock:
+            self._settle()
+            ranks = (rank, Rank.OPEN_NOW) if kept.has_changed else (rank,)
+            return next((each for each in ranks if self._owed[each] <= 0.0), None)
+
+    def _owe(self, requests: int, rank: Rank) -> None:
+        with self._lock:
+            self._settle()
+            self._owed[rank] += requests
+
+    def _settle(self) -> None:
+        """The time since the last call pays for requests, each rank's share first."""
+        now_seconds = self._clock.monotonic_seconds()
+        paid = (now_seconds - self._settled_at_seconds) * self._requests_a_second
+        self._settled_at_seconds = now_seconds
+        left = 0.0
+        for rank, share in RATE_SHARES.items():
+            left += max(paid * share - self._owed[rank], 0.0)
+            self._owed[rank] = max(self._owed[rank] - paid * share, 0.0)
+        for rank in Rank:
+            used = min(left, self._owed[rank])
+            self._owed[rank] -= used
+            left -= used
 
     def _place(self, name: str) -> _Kept:
         with self._lock:

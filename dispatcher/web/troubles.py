@@ -52,8 +52,9 @@ def _of_dispatchers(now: Now, commands: Commands, now_ms: int) -> Iterator[PageT
     silent = [each for each in now.dispatchers if each.is_silent(now_ms)]
     if len(silent) == len(now.dispatchers):
         messages = None if now.queue is None else now.queue.messages
-        waiting = "" if messages is None else f" ({counted(messages, 'message')})"
-        what = f"No dispatcher runs on this state: instructions wait in the queue{waiting}."
+        waiting = "instructions wait in the queue" if not messages else f"{counted(messages, 'message')} in the queue"
+        waiting = "the queue is empty, and what is sent will wait" if messages == 0 else waiting
+        what = f"No dispatcher runs on this state: {waiting}."
         yield PageTrouble(what, command=commands.dispatch())
     for each in silent:
         held = sum(view.owner == each.owner for view in now.open_job_runs)

@@ -92,6 +92,12 @@ def _reading(places: Places) -> tuple[Permission, ...]:
             (places.queue, places.dead_letters, places.announcements, places.refused),
         ),
         Permission(
+            "HearEvents",
+            "`lithify serve`: takes the messages of its own queue of events, which are no instructions",
+            actions("sqs", "DeleteMessage GetQueueAttributes ReceiveMessage"),
+            (places.page_feed,),
+        ),
+        Permission(
             "ReadLogs",
             "of dispatchers, keeper and ingest",
             actions("logs", "FilterLogEvents GetLogEvents"),

@@ -58,6 +58,7 @@ class Places:
     announcements: str
     refused: str
     topic: str
+    page_feed: str
     key: str
     state_bucket: str
     state_prefix: str

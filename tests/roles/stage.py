@@ -302,9 +302,12 @@ def _create(stage: DeployedStage) -> None:
     for name in ("Lakes", "State"):
         stage.client("s3").create_bucket(Bucket=stage.bucket(name))
     sqs = stage.client("sqs")
-    for name in ("DeadLetters", "Instructions", "Refused", "Announcements"):
+    for name in ("DeadLetters", "Instructions", "Refused", "Announcements", "PageFeed"):
         sqs.create_queue(QueueName=stage.account.ref(stage.account.named("AWS::SQS::Queue", name)))
-    stage.client("sns").create_topic(Name=stage.topic_arn.rpartition(":")[2])
+    sns, feed = stage.client("sns"), stage.account.arn(stage.account.named("AWS::SQS::Queue", "PageFeed"))
+    sns.create_topic(Name=stage.topic_arn.rpartition(":")[2])
+    raw = {"RawMessageDelivery": "true"}
+    sns.subscribe(TopicArn=stage.topic_arn, Protocol="sqs", Endpoint=feed, Attributes=raw)
     pack_this_python(stage.folder / "lithify.tar.gz")
     for file in (stage.folder / "lithify.tar.gz", REPOSITORY / "compactor" / "main.py"):
         stage.client("s3").upload_file(str(file), stage.bucket("State"), f"archive/{file.name}")

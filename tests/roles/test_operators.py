@@ -14,6 +14,8 @@ from compactor.model.clock import SystemClock
 from compactor.planning.sizing import Resources
 from compactor.sessions.keys import SessionFolder
 from compactor.storage.location import StoreLocation
+from dispatcher.aws.sqs import SqsQueue
+from dispatcher.web.feed import Changed, EventsFeed
 from launcher.aws.emr import BotoEmr
 from launcher.clusters.emr import EmrCluster
 from launcher.emr.settings import EmrSettings, parse_settings
@@ -98,6 +100,19 @@ def test_the_page_shows_everything_to_who_reads(stage: DeployedStage) -> None:
     assert "seen" in html
     assert TABLE in html
     assert "cannot be read" not in html
+
+
+def test_the_page_hears_the_events_of_the_stage_s_queue(stage: DeployedStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit(stage, "heard")
+    done(stage.dispatch())
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", READS)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    queue = SqsQueue.open(stage.queue_url("PageFeed"), endpoint_url=stage.services_url, region=REGION)
+    told = list[Changed]()
+    feed = EventsFeed(queue, told.append, SystemClock())
+    feed.listen()
+    assert feed.state.failure is None
+    assert Changed("heard", TABLE, has_ended=True) in told
 
 
 def test_a_dead_letter_is_seen_by_who_acts_and_sent_again(stage: DeployedStage) -> None:

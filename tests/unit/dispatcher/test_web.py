@@ -71,7 +71,7 @@ def test_a_job_run_shows_each_attempt_the_plans_arithmetic_and_its_events(served
     assert [each.number for each in course.rounds] == [1]
     html = served.page(f"/job-runs/{job_run_id}")
     assert html.count('<rect class="failed"') == html.count('<rect class="ended"') == 1
-    assert "<caption>Of sessions that were tried more than once, or failed</caption>" in html
+    assert "<caption><span>Of sessions that were tried more than once, or failed</span></caption>" in html
     plan = run.state.sessions[session_id].plan
     assert plan is not None
     for line in plan.arithmetic:

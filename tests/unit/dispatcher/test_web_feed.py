@@ -1,0 +1,183 @@
+"""Events say where to look again, and who goes first when requests are short. No page is wrong without them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from compactor.model.errors import Invalid
+from dispatcher.intake.queue import QueueMessage
+from dispatcher.web.app import Doors, create_app
+from dispatcher.web.feed import Changed, EventsFeed, changed_by
+from dispatcher.web.iceberg_rest import IcebergRestCatalog
+from dispatcher.web.rendering import Renderer
+from dispatcher.web.shared import RATE_SHARES, Rank, SharedReadings
+from tests.fakes.manual_clock import ManualClock
+from tests.fakes.memory_queue import MemoryQueue
+from tests.fakes.memory_store import MemoryStore
+from tests.fakes.served_page import HOST, Served
+
+EVENT = {"specversion": "1.0", "jobrunid": "one", "table": "A.T.V1", "type": "lithify.job_run.succeeded.v1"}
+RATE = 1.0
+
+
+class LostQueue(MemoryQueue):
+    """Deleted until it is made again."""
+
+    is_lost = False
+
+    def receive(self, messages_max: int, wait_seconds: int, visibility_seconds: int) -> Sequence[QueueMessage]:
+        if self.is_lost:
+            raise Invalid("there is no queue events")
+        return super().receive(messages_max, wait_seconds, visibility_seconds)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    page = Served(tmp_path)
+    yield page
+    page.desk.close()
+
+
+@pytest.mark.parametrize(
+    ("message", "changed"),
+    [
+        (EVENT, Changed("one", "A.T.V1", has_ended=True)),
+        ({"Type": "Notification", "Message": json.dumps(EVENT)}, Changed("one", "A.T.V1", has_ended=True)),
+        ({"jobrunid": "one", "type": "lithify.of_a_later_release.v7"}, Changed("one", None, has_ended=False)),
+    ],
+)
+def test_an_event_names_a_job_run_and_its_table(message: object, changed: Changed) -> None:
+    assert changed_by(json.dumps(message)) == changed
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["", "{", "[]", "7", "null", '{"jobrunid": 7}', '{"Message": "no JSON"}', '{"Message": "[1]"}', "[" * 99_999],
+)
+def test_a_message_that_is_no_event_is_taken_and_ignored(body: str) -> None:
+    clock, told = ManualClock(), list[Changed]()
+    queue = MemoryQueue(clock)
+    queue.send(body)
+    queue.send(json.dumps(EVENT))
+    feed = EventsFeed(queue, told.append, clock)
+    feed.listen()
+    assert [each.job_run_id for each in told] == ["one"]
+    assert queue.messages_left() == 0
+    assert feed.state.failure is None
+
+
+def test_a_feed_that_is_lost_says_since_when_until_it_is_heard_again(served: Served) -> None:
+    queue = LostQueue(served.clock)
+    feed = EventsFeed(queue, served.readings.look_again, served.clock)
+    renderer = Renderer(served.readings, feed)
+    assert "not heard" not in renderer.page("now")
+    queue.is_lost = True
+    lost_at_ms = served.clock.now_ms()
+    feed.listen()
+    served.clock.sleep(60.0)
+    feed.listen()
+    assert feed.state.since_ms == lost_at_ms
+    assert "No event is heard since" in renderer.page("now")
+    assert "there is no queue events" in renderer.page("tables")
+    job_run_id = served.compacted()
+    served.clock.sleep(60.0)
+    assert job_run_id in renderer.page("now")
+    client = TestClient(
+        create_app(served.readings, IcebergRestCatalog([]), Doors([HOST]), feed), base_url=f"http://{HOST}"
+    )
+    answer = client.get("/api/v1/now").json()
+    assert answer["feed"] == {"heard_at_ms": None, "failure": "there is no queue events", "since_ms": lost_at_ms}
+    queue.is_lost = False
+    feed.listen()
+    served.clock.sleep(60.0)
+    feed.listen()
+    assert "No event is heard" not in renderer.page("now")
+
+
+def test_what_an_event_names_is_shown_at_the_next_look_though_requests_are_owed(served: Served) -> None:
+    queue = MemoryQueue(served.clock)
+    feed = EventsFeed(queue, served.readings.look_again, served.clock)
+    served.desk.append([{"id": 1}])
+    job_run_id = served.desk.accept()
+    served.readings.job_run(job_run_id)
+    served.clock.sleep(3.0)
+    read = served.readings.job_run(job_run_id)
+    assert read.at_ms == served.clock.now_ms()
+    served.clock.sleep(1.0)
+    assert served.readings.job_run(job_run_id) is read, "requests are owed"
+    served.desk.publish(job_run_id)
+    assert served.desk.sink.events
+    for event in served.desk.sink.events:
+        queue.send(event.render().decode())
+    feed.listen()
+    now_ms = served.clock.now_ms()
+    assert served.readings.job_run(job_run_id).at_ms == now_ms
+    assert feed.state.heard_at_ms == now_ms
+
+
+# ------------------------------------------------------------------------------------------------- who goes first
+
+
+class Costly:
+    """Readings that cost so many requests. `counts`: how often each was read."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.shared = SharedReadings(MemoryStore(self.clock), RATE, self.clock)
+        self.counts: dict[str, int] = {}
+
+    def reading(self, name: str, requests: int) -> Callable[[], int]:
+        def read() -> int:
+            for _ in range(requests):
+                self.shared.store.read("key")
+            self.counts[name] = self.counts.get(name, 0) + 1
+            return self.counts[name]
+
+        return read
+
+    def look(self, name: str, requests: int, rank: Rank) -> int:
+        return self.shared.of(name, self.reading(name, requests), rank).value
+
+
+def test_after_a_year_of_history_what_is_open_now_is_read_again_at_once_and_history_waits() -> None:
+    costly = Costly()
+    costly.look("now", 3, Rank.OPEN_NOW)
+    costly.look("job run", 2, Rank.ONE_THING)
+    costly.look("history", 350, Rank.OVERVIEW)
+    for _ in range(30):
+        costly.clock.sleep(10.0)
+        costly.look("now", 3, Rank.OPEN_NOW)
+        costly.look("job run", 2, Rank.ONE_THING)
+        costly.look("history", 350, Rank.OVERVIEW)
+    assert costly.counts == {"now": 31, "job run": 31, "history": 1}
+
+
+@pytest.mark.parametrize("has_events", [False, True])
+def test_whatever_is_looked_at_and_whatever_events_say_the_rate_of_requests_holds(has_events: bool) -> None:
+    costly = Costly()
+    looks = {"now": (4, Rank.OPEN_NOW), "job run": (6, Rank.ONE_THING), "history": (9, Rank.OVERVIEW)}
+    for name, (requests, rank) in looks.items():
+        costly.look(name, requests, rank)
+    before, seconds = costly.shared.store.requests, 1_200
+    for _ in range(seconds):
+        costly.clock.sleep(1.0)
+        for name, (requests, rank) in looks.items():
+            if has_events:
+                costly.shared.look_again(name)
+            costly.look(name, requests, rank)
+    assert costly.shared.store.requests - before <= seconds * RATE + 9
+    for name, (requests, rank) in looks.items():
+        assert costly.counts[name] * requests >= 0.8 * seconds * RATE * RATE_SHARES[rank], name
+
+
+def test_a_reading_that_nobody_else_is_beside_has_all_requests() -> None:
+    costly = Costly()
+    for _ in range(1_200):
+        costly.clock.sleep(1.0)
+        costly.look("history", 9, Rank.OVERVIEW)
+    assert costly.counts["history"] * 9 == pytest.approx(1_200 * RATE, rel=0.1)
