@@ -192,7 +192,7 @@ $(PAGE)/.installed: tests/page/requirements.lock
 	@$(PAGE)/bin/python -m pip install -qq --require-hashes --requirement tests/page/requirements.lock
 	@touch $@
 
-test-page: $(INSTALLED) $(PAGE)/.installed  ## develop: `lithify serve` over a demo, in Chromium: accessible, by keyboard, truthful; pictures in artifacts/page
+test-page: $(INSTALLED) $(PAGE)/.installed docs  ## develop: `lithify serve` over a demo, in Chromium: accessible, by keyboard, truthful; pictures in artifacts/page
 	@command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null || { echo "Chromium is missing: apt install chromium-headless-shell (Debian)" >&2; exit 2; }
 	@$(PAGE)/bin/python -m pytest tests/page $(ARGS)
 
