@@ -30,7 +30,7 @@ def site() -> Iterator[str]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_diagram_is_drawn_and_no_other_host_is_asked(browser: Browser, site: str, scheme: str) -> None:
     asked, errors, drawn = set[str](), list[str](), 0
-    with browser.new_context(color_scheme=scheme) as context:  # type: ignore[arg-type]
+    with browser.new_context(color_scheme=scheme) as context:
         page = context.new_page()
         page.on("request", lambda request: asked.add(request.url))
         page.on("pageerror", lambda error: errors.append(str(error)))
