@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import socket
 from contextlib import nullcontext
 from pathlib import Path
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 LOCAL = "127.0.0.1"
 PORT = 8642
+_ARENA_MAX, _ARENAS = -8, 2
+"""A parameter of glibc's `mallopt`, and its value."""
 
 
 def serve(
@@ -70,6 +73,7 @@ def serve(
         from dispatcher.web.rendering import Renderer
     except ImportError as error:
         raise Invalid(f"the page needs {error.name}: pip install 'lithify[serve]'") from error
+    keep_few_arenas()
     dependencies = dependencies_of(context)
     catalog = lake.open()
     records = dependencies.store(state, lake.s3_endpoint_url, lake.region)
@@ -96,6 +100,14 @@ def serve(
         listening = BackgroundLoop("events", feed.listen, PAUSE_SECONDS, at_once=True) if feed else nullcontext()
         with listening:
             _run(app, listener, f"http://{host}:{port}", uvicorn)
+
+
+def keep_few_arenas() -> None:
+    """glibc keeps freed memory in an arena for each thread, up to eight a core, and readings have many threads that
+    come and go: the memory of a server that runs for weeks would grow by all of them."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_ARENA_MAX, _ARENAS)
 
 
 def _run(app: FastAPI, listener: socket.socket, url: str, uvicorn: object) -> None:

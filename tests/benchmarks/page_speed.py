@@ -34,6 +34,7 @@ from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.object_store import ObjectEntry
 from compactor.storage.opening import open_store
+from dispatcher.cli.serve import keep_few_arenas
 from dispatcher.records.history import EndedJobRun
 from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
 from dispatcher.web.app import Doors, create_app
@@ -132,6 +133,7 @@ def _ended(at_ms: int, day: int) -> list[EndedJobRun]:
 
 
 def serve(folder: Path, port: int) -> None:
+    keep_few_arenas()
     state, lake = (FarStore(parse_location(str(folder / name))) for name in ("state", "lake"))
     clock = SystemClock()
     readings = Readings(state, DeltaCatalog(lake, clock), clock)
