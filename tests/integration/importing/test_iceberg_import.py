@@ -56,9 +56,13 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from compactor import DeltaCatalog, compact
 from tests.builders import TABLE_ID
+from tests.conftest import Command
+from tests.fakes.unruly_engine import UnrulyEngine
 from tests.integration.importing.conftest import KEYED, OLD, Importing
 from tests.published_rows import PARTITIONS, append_round, compact_all, published_lake
+from tests.servers import BUCKET, REGION, aws_environment, create_bucket, seaweedfs_server
 
 AT = datetime(2026, 11, 25, 13, 4, 5, 123456, tzinfo=UTC)
 WHO = StructType(
@@ -319,3 +323,23 @@ def test_what_cannot_be_imported_is_refused_with_what_to_do(
     assert "is of partition spec 0, by which the table is no longer divided" in importing_of(importing, table).refusal()
     monkeypatch.setitem(sys.modules, "compactor.importing.iceberg_table", None)
     assert "pip install 'lithify[iceberg]'" in importing.refusal()
+
+
+@pytest.mark.servers
+def test_a_published_table_on_s3_is_imported_into_another_lake_there(command: Command, tmp_path: Path) -> None:
+    with aws_environment(), seaweedfs_server(tmp_path / "seaweedfs") as endpoint_url:
+        create_bucket(endpoint_url)
+        lake, other = (
+            DeltaCatalog.open(f"s3://{BUCKET}/{name}", endpoint_url=endpoint_url, region=REGION)
+            for name in ("one", "two")
+        )
+        table = lake.create_table(TABLE_ID, primary_keys={"id"}, properties={"publish": "iceberg"})
+        table.append({}, orders(1, 2, 3))
+        compact(TABLE_ID, delta_catalog_client=lake, engine=UnrulyEngine())
+        ran = command(
+            *("table", "import", OLD, f"s3://{BUCKET}/one/tables/{TABLE_ID}/iceberg", "--lake", f"s3://{BUCKET}/two"),
+            *("--s3-endpoint-url", endpoint_url, "--region", REGION, *KEYED, "--write", "--copy"),
+        )
+        assert ran.exit_code == 0, ran.err
+        found = other.table(OLD).scan(view="merged").to_table()
+        assert rows_of(found) == rows_of(orders(1, 2, 3))
