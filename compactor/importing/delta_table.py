@@ -26,8 +26,8 @@ from compactor.importing.source_table import (
     library_lacks,
     partition_text,
     plain_uri,
+    reading_table,
 )
-from compactor.model.errors import Invalid
 from compactor.model.names import counted
 from compactor.schemas.unify import plain_schema
 from compactor.storage.concurrently import run_concurrently
@@ -53,13 +53,12 @@ def read_delta_table(location: StoreLocation, version: int | None, null_value: s
 
     Raises `Invalid` without the library, and for a table that it cannot read.
     """
-    table = _open(location, version)
+    table, masks = _open(location, version)
     metadata = table.metadata()
     keys, columns = tuple(metadata.partition_columns), pa.schema(table.schema().to_arrow())
     mapping = _column_mapping(table)
     names = TableColumns(columns, partial(_keys, mapping), id_in_file if mapping == _BY_ID else _name)
     written = bare_schema(plain_schema(pa.schema([each for each in columns if each.name not in keys])))
-    masks = dict(_masks(table))
 
     def file_of(live: _Live) -> OldFile:
         held, mask = read_schema(location, parquet(live.uri)), masks.get(live.uri)
@@ -79,7 +78,8 @@ def read_delta_table(location: StoreLocation, version: int | None, null_value: s
     )
 
 
-def _open(location: StoreLocation, version: int | None) -> DeltaTable:
+def _open(location: StoreLocation, version: int | None) -> tuple[DeltaTable, dict[str, Bools]]:
+    """The table, and what its deletion vectors leave."""
     try:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
@@ -90,11 +90,9 @@ def _open(location: StoreLocation, version: int | None) -> DeltaTable:
         region, endpoint = with_region(location).region, location.endpoint_url
         options |= {} if region is None else {"AWS_REGION": region}
         options |= {} if endpoint is None else {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true"}
-    try:
-        return DeltaTable(location.root_uri, version, options)
-    except (DeltaError, OSError) as error:
-        sentence = " ".join(str(error).split()).rstrip(".")
-        raise Invalid(f"{location.root_uri} cannot be read as a table of Delta Lake: {sentence}") from error
+    with reading_table(location.root_uri, "Delta Lake", DeltaError):
+        table = DeltaTable(location.root_uri, version, options)
+        return table, dict(_masks(table))
 
 
 def _masks(table: DeltaTable) -> Iterator[tuple[str, Bools]]:

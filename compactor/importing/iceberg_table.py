@@ -37,6 +37,7 @@ from compactor.importing.source_table import (
     is_metadata,
     partition_text,
     plain_uri,
+    reading_table,
 )
 from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
@@ -82,11 +83,8 @@ def _open(location: StoreLocation, metadata_uri: str) -> StaticTable:
         region, endpoint = with_region(location).region, location.endpoint_url
         options |= {} if region is None else {"s3.region": region}
         options |= {} if endpoint is None else {"s3.endpoint": endpoint}
-    try:
+    with reading_table(metadata_uri, "Apache Iceberg", NoSuchTableError, ValidationError, ValueError):
         return StaticTable.from_metadata(metadata_uri, options)
-    except (NoSuchTableError, ValidationError, ValueError, OSError) as error:
-        sentence = " ".join(str(error).split()).rstrip(".")
-        raise Invalid(f"{metadata_uri} cannot be read as metadata of Apache Iceberg: {sentence}") from error
 
 
 def _newest_metadata(store: ObjectStore) -> str:
@@ -195,12 +193,14 @@ class _Reading:
     def _entries(self) -> tuple[list[ManifestEntry], _Deletes]:
         """The data files, the oldest first, and what deletes rows of them."""
         data, deletes = list[ManifestEntry](), _Deletes(self.location.root_uri, self._schema, self._columns)
-        for manifest in self.snapshot.manifests(self.table.io):
-            for entry in manifest.fetch_manifest_entry(self.table.io, discard_deleted=True):
-                if entry.data_file.content == DataFileContent.DATA:
-                    data.append(entry)
-                else:
-                    deletes.add(entry, is_global=not self.table.specs()[entry.data_file.spec_id].fields)
+        with reading_table(self.location.root_uri, "Apache Iceberg", ValueError):
+            manifests = self.snapshot.manifests(self.table.io)
+            entries = [entry for each in manifests for entry in each.fetch_manifest_entry(self.table.io)]
+        for entry in entries:
+            if entry.data_file.content == DataFileContent.DATA:
+                data.append(entry)
+            else:
+                deletes.add(entry, is_global=not self.table.specs()[entry.data_file.spec_id].fields)
         return sorted(data, key=lambda each: (each.sequence_number or 0, each.data_file.file_path)), deletes
 
     def _file(self, deletes: _Deletes, entry: ManifestEntry) -> OldFile:

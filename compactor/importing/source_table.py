@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, Unavailable
 from compactor.storage.location import StoreLocation
 
 METADATA_SUFFIX = ".metadata.json"
@@ -101,3 +102,20 @@ def library_lacks(uri: str, kind: str, extra: str) -> Invalid:
 def is_metadata(location: StoreLocation) -> bool:
     """Whether a metadata file of Apache Iceberg is named, and not a folder."""
     return location.root_uri.endswith(METADATA_SUFFIX)
+
+
+@contextmanager
+def reading_table(uri: str, kind: str, *own: type[Exception]) -> Iterator[None]:
+    """Around calls of a format's library, which raises its own errors, and OSError. `Unavailable` for a place that does
+    not answer, else `Invalid`: what is there cannot be read."""
+    unreadable: tuple[type[Exception], ...] = (FileNotFoundError, *own)
+    try:
+        yield
+    except unreadable as error:
+        raise Invalid(f"{uri} cannot be read as a table of {kind}: {_sentence(error)}") from error
+    except OSError as error:
+        raise Unavailable(f"{uri} cannot be reached now: {_sentence(error)}") from error
+
+
+def _sentence(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")

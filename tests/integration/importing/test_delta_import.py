@@ -146,6 +146,9 @@ def test_rows_of_deletion_vectors_stay_deleted_and_other_files_stay_in_place(map
     assert "is rewritten: it has a deletion vector, which leaves 1 row out" in text
     assert f"{28 - dead} rows in" in text
     assert rows_of(importing.compacted()) == expected
+    for vector in importing.folder.glob("vector-*.bin"):
+        vector.unlink()
+    assert "cannot be read as a table of Delta Lake" in importing.refusal(*KEYED)
 
 
 def test_a_table_whose_columns_were_renamed_or_dropped_has_the_names_of_now(importing: Importing) -> None:

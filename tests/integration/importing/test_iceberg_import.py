@@ -321,6 +321,12 @@ def test_what_cannot_be_imported_is_refused_with_what_to_do(
     importing.folder = Path(table.location().removeprefix("file://"))
     assert "only its catalog knows which of its 3 metadata files is the current one" in importing.refusal()
     assert "is of partition spec 0, by which the table is no longer divided" in importing_of(importing, table).refusal()
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    Path(snapshot.manifest_list.removeprefix("file://")).unlink()
+    assert "cannot be read as a table of Apache Iceberg" in importing.refusal()
+    importing.folder.write_text("{}")
+    assert "cannot be read as a table of Apache Iceberg" in importing.refusal()
     monkeypatch.setitem(sys.modules, "compactor.importing.iceberg_table", None)
     assert "pip install 'lithify[iceberg]'" in importing.refusal()
 
