@@ -31,6 +31,7 @@ from compactor.tabular.parquet_pages.arrow_files import (
     release_mapped,
     spans_of_columns,
 )
+from compactor.tabular.parquet_pages.footer_check import check_footer
 from compactor.tabular.parquet_pages.page_format import DICTIONARY_PAGE_BYTES, DICTIONARY_SHARE_MAX
 
 BATCH_BYTES = 16 * 1024 * 1024
@@ -148,12 +149,14 @@ class Parquet:
 
     def outline(self, source: Source, schema: pa.Schema | None) -> FileOutline:
         del schema
-        with _open(source) as parquet:
-            return FileOutline(arrow_schema_of(parquet), _row_bytes(parquet.metadata))
+        with open_parquet(source) as file:
+            check_footer(file.parquet.metadata, file.opened)
+            return FileOutline(arrow_schema_of(file.parquet), _row_bytes(file.parquet.metadata))
 
     def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure:
         del schema
         with open_parquet(source) as file:
+            check_footer(file.parquet.metadata, file.opened)
             return parquet_measure(file.parquet.metadata, arrow_schema_of(file.parquet), file.opened.size())
 
 

@@ -94,13 +94,23 @@ class DictionaryPageHeaderField(IntEnum):
 
 
 class StatisticsField(IntEnum):
-    """Fields of `Statistics`."""
+    """Fields of `Statistics`. MAX and MIN are those of old writers."""
 
+    MAX = 1
+    MIN = 2
     NULL_COUNT = 3
     MAX_VALUE = 5
     MIN_VALUE = 6
     IS_MAX_VALUE_EXACT = 7
     IS_MIN_VALUE_EXACT = 8
+
+
+class SizeStatisticsField(IntEnum):
+    """Fields of `SizeStatistics`."""
+
+    UNENCODED_BYTES = 1
+    REPETITION_LEVELS = 2
+    DEFINITION_LEVELS = 3
 
 
 class PageEncodingStatsField(IntEnum):
@@ -126,6 +136,7 @@ class ColumnMetaDataField(IntEnum):
     DICTIONARY_PAGE_OFFSET = 11
     STATISTICS = 12
     ENCODING_STATS = 13
+    SIZE_STATISTICS = 16
 
 
 class ColumnChunkField(IntEnum):
@@ -133,6 +144,7 @@ class ColumnChunkField(IntEnum):
 
     FILE_OFFSET = 2
     META_DATA = 3
+    CRYPTO_METADATA = 8
 
 
 class RowGroupField(IntEnum):

@@ -6,7 +6,7 @@ A struct is a mapping from field numbers to fields, so unknown fields are kept w
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -45,6 +45,10 @@ class Field(NamedTuple):
 
 
 Struct: TypeAlias = dict[int, Field]
+
+
+Wanted: TypeAlias = "Mapping[int, Wanted | None]"
+"""The fields of a struct to read, each with those of its own structs (None: all); others are skipped."""
 
 
 class UnknownKindError(Exception):
@@ -104,12 +108,12 @@ def structs_in(fields: Struct, field: int) -> list[Struct]:
     return [each for each in value.values if isinstance(each, dict)]
 
 
-def read_struct(data: bytes | memoryview, position: int = 0) -> tuple[Struct, int]:
+def read_struct(data: bytes | memoryview, position: int = 0, wanted: Wanted | None = None) -> tuple[Struct, int]:
     """The struct at a position, and its end. Raises `pa.ArrowInvalid` for damaged bytes, and `UnknownKindError` for a
-    type that another reader may know."""
+    type that another reader may know. `wanted` None: all fields."""
     reader = _Reader(data, position)
     try:
-        return reader.structure(), reader.position
+        return reader.structure(wanted), reader.position
     except (IndexError, ValueError, struct.error, RecursionError) as error:
         raise pa.ArrowInvalid(f"Parquet metadata at byte {position} is damaged: {error}") from error
 
@@ -126,34 +130,52 @@ class _Reader:
         self.position = position
         self._data = data
 
-    def structure(self) -> Struct:
+    def structure(self, wanted: Wanted | None = None) -> Struct:
         fields: Struct = {}
         number = 0
         while head := self._byte():
             step, kind = head >> 4, head & 0x0F
             number = number + step if step else self._signed()
-            is_truth = kind in {Kind.TRUE, Kind.FALSE}
-            fields[number] = Field(kind, kind == Kind.TRUE if is_truth else self._value(kind))
+            if kind in {Kind.TRUE, Kind.FALSE}:
+                fields[number] = Field(kind, kind == Kind.TRUE)
+            elif wanted is None or number in wanted:
+                fields[number] = Field(kind, self._value(kind, None if wanted is None else wanted[number]))
+            else:
+                self.position = _end_of(self._data, self.position, kind)
         return fields
 
-    def _value(self, kind: int) -> Value:
+    def _value(self, kind: int, wanted: Wanted | None = None) -> Value:
         if kind in _WHOLE_NUMBERS:
             return self._signed()
         if kind == Kind.BINARY:
             return self._bytes(self._unsigned())
         if kind == Kind.STRUCT:
-            return self.structure()
+            return self.structure(wanted)
         if kind == Kind.LIST:
-            head = self._byte()
-            count = head >> 4 if head >> 4 < 0x0F else self._unsigned()
-            inner = head & 0x0F
-            return Items(inner, [self._value(inner) for _ in range(count)])
+            count, inner = self._list_head()
+            return Items(inner, [self._value(inner, wanted) for _ in range(count)])
         if kind == Kind.DOUBLE:
             return float(struct.unpack("<d", self._bytes(8))[0])
         if kind not in _ONE_BYTE:
             raise UnknownKindError(f"a Thrift value of kind {kind}")
         byte = self._byte()
         return byte == Kind.TRUE if kind != Kind.I8 else byte - ((byte & 0x80) << 1)
+
+    def end_of_counted(self, kind: int) -> int:
+        """Where bytes or a list end."""
+        if kind == Kind.BINARY:
+            return self._unsigned() + self.position
+        if kind != Kind.LIST:
+            raise UnknownKindError(f"a Thrift value of kind {kind}")
+        count, inner = self._list_head()
+        for _ in range(count):
+            self.position = _end_of(self._data, self.position, inner)
+        return self.position
+
+    def _list_head(self) -> tuple[int, int]:
+        """The number of elements, and their kind."""
+        head = self._byte()
+        return head >> 4 if head >> 4 < 0x0F else self._unsigned(), head & 0x0F
 
     def _byte(self) -> int:
         byte = self._data[self.position]
@@ -179,6 +201,30 @@ class _Reader:
     def _signed(self) -> int:
         number = self._unsigned()
         return (number >> 1) ^ -(number & 1)
+
+
+def _end_of(data: bytes | memoryview, position: int, kind: int) -> int:
+    """Where a value ends. Most of a footer is skipped, so no value is built."""
+    if kind in _WHOLE_NUMBERS:
+        while data[position] >= 0x80:
+            position += 1
+        return position + 1
+    if kind == Kind.STRUCT:
+        while head := data[position]:
+            position += 1
+            if not head >> 4:
+                position = _end_of(data, position, Kind.I16)
+            inner = head & 0x0F
+            if inner in _WHOLE_NUMBERS and data[position] < 0x80:  # the most frequent ones, without a call
+                position += 1
+            elif inner > Kind.FALSE:
+                position = _end_of(data, position, inner)
+        return position + 1
+    if kind == Kind.DOUBLE:
+        return position + 8
+    if kind in _ONE_BYTE:
+        return position + 1
+    return _Reader(data, position).end_of_counted(kind)
 
 
 def _write_struct(out: bytearray, fields: Struct) -> None:
