@@ -12,7 +12,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from itertools import islice
 from typing import TypeVar
 
 import pyarrow as pa
@@ -76,9 +75,6 @@ STREAMS_KEPT = 256
 
 PROPERTIES_KNOWN_SECONDS = 60.0
 """Age of the cached properties of a `Table` at which a writer reads them again: one request."""
-
-PARTITIONS_PER_PAGE = 1_000
-"""Partitions in a page: S3 lists as many with one request."""
 
 TABLES_KEPT = 4
 """Tables that a `DeltaCatalog` caches, with their own caches: a session opens its tables several times."""
@@ -455,15 +451,6 @@ class Table:
         for partition in decoded_names(self._store, f"{self._folder.streams}/", decode_partition):
             if tuple(partition) == self.partition_keys and tuple(partition.items()) not in dropped:
                 yield partition
-
-    def partition_pages(self, size: int = PARTITIONS_PER_PAGE) -> Iterator[list[dict[str, str]]]:
-        """The partitions that have a stream, in pages, in the order of their encoded names. For tables whose partitions
-        do not fit into memory: each page is listed when the caller takes it."""
-        if size < 1:
-            raise Invalid(f"a page of {size} partitions is none: give 1 or more")
-        found = self._listed()
-        while page := list(islice(found, size)):
-            yield page
 
     def partitions_with_news(self) -> list[dict[str, str]] | None:
         """The partitions that may have something to compact into this table; None: the table has no news hints."""

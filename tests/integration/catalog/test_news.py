@@ -198,13 +198,3 @@ def test_another_hash_bucket_count_reaches_streams_without_news(lake: DeltaCatal
     run(lake)
     result = compact(ORDERS, {"id"}, delta_catalog_client=lake, hash_bucket_count=7, engine=UnrulyEngine())
     assert [session.hash_bucket_count for session in result.sessions] == [7]
-
-
-def test_partitions_are_listed_in_pages(lake: DeltaCatalog, orders: Table) -> None:
-    for day in range(7):
-        append(orders, f"{day}")
-    pages = list(orders.partition_pages(3))
-    assert [len(page) for page in pages] == [3, 3, 1]
-    assert [partition for page in pages for partition in page] == orders.partitions()
-    with pytest.raises(Invalid, match="a page of 0 partitions"):
-        next(orders.partition_pages(0))
