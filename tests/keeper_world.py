@@ -21,6 +21,7 @@ from compactor.catalog.transaction import commit
 from compactor.events.relay import EventSink, NoSink
 from compactor.lake import DeltaCatalog
 from compactor.log.durable_log import DurableLog
+from compactor.model.clock import Clock
 from compactor.model.counts import Watermark
 from compactor.model.errors import ErrorKind
 from compactor.model.files import DataFile
@@ -72,19 +73,22 @@ class KeeperWorld:
     """
     remote   whether lake and state look as on S3: requests go in threads then
     commits  how often each delta was compacted by a job run, by table, stream and position
+    shared_state, shared_queue  of dispatchers that live elsewhere; None: its own
     """
 
     remote: bool = True
-    clock: ManualClock = field(default_factory=ManualClock)
+    clock: Clock = field(default_factory=ManualClock)
     commits: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     job_runs: list[str] = field(default_factory=list)
     documents: list[dict[str, object]] = field(default_factory=list)
+    shared_state: ObjectStore | None = None
+    shared_queue: MemoryQueue | None = None
 
     def __post_init__(self) -> None:
         root = "s3://bucket" if self.remote else "file:///nowhere"
         self.lake_store: ObjectStore = MemoryStore(self.clock, StoreLocation(f"{root}/lake"))
-        self.state: ObjectStore = MemoryStore(self.clock, StoreLocation(f"{root}/state"))
-        self.queue = MemoryQueue(self.clock)
+        self.state = self.shared_state or MemoryStore(self.clock, StoreLocation(f"{root}/state"))
+        self.queue = self.shared_queue or MemoryQueue(self.clock)
         self.lake = DeltaCatalog(self.lake_store, self.clock)
         self.records = JobRunStore(self.state, self.clock)
 
@@ -220,8 +224,7 @@ class KeeperWorld:
         self.lake_store.put_if_absent(path, b"rows")
         return path
 
-    def finish(self, run: RunAtWork, *, fails: bool = False, usd: float | None = None) -> None:
-        """`usd`: what it costs, which its first session that succeeds is charged."""
+    def finish(self, run: RunAtWork, *, fails: bool = False) -> None:
         seconds = (self.clock.now_ms() - run.begun_at_ms) / 1000
         ends: list[SessionEnded] = []
         for (stream, pin), path in zip(run.sessions, run.files, strict=True):
@@ -229,8 +232,7 @@ class KeeperWorld:
             if fails:
                 end = Failed(attempt=1, error_kind=ErrorKind.CRASHED, reasons=("it crashed",))
             elif self.compact(stream, pin.source_position, path):
-                end = Succeeded(result=_result(pin, usd))
-                usd = None
+                end = Succeeded(result=_result(pin))
             ends.append(SessionEnded(epoch=1, session_id=pin.session_id, end=end))
         self.records.log(run.job_run_id).append(lambda _: [*ends, _job_run_ended(ends, seconds)])
 
@@ -288,7 +290,7 @@ def _pin(session_id: str, stream: PartitionStream) -> SessionPin:
     )
 
 
-def _result(pin: SessionPin, usd: float | None) -> SessionResult:
+def _result(pin: SessionPin) -> SessionResult:
     return SessionResult(
         session_id=pin.session_id,
         partition=pin.partition,
@@ -299,7 +301,6 @@ def _result(pin: SessionPin, usd: float | None) -> SessionResult:
         rows_deleted=0,
         seconds=1.0,
         expected_sla=1.0,
-        cost=None if usd is None else cost_of(usd),
     )
 
 

@@ -68,8 +68,10 @@ def close_lag_days(store: ObjectStore, before_day: str) -> list[str]:
     for day in sorted(due):
         keys = [entry.key for entry in store.list(f"{LagMinutesOfDay(day).key}/")]
         if not any(True for _ in store.list(LagDay(day).key)):
-            tables = run_concurrently(store.location, partial(_read, store), keys)
-            store.put_if_absent(LagDay(day).key, _parquet([each for each in tables if each is not None]))
+            found = run_concurrently(store.location, partial(_read, store), keys)
+            tables = [each for each in found if each is not None]
+            if tables:  # else another dispatcher has closed the day since it was listed
+                store.put_if_absent(LagDay(day).key, _parquet(tables))
         failed = store.delete_many(keys)
         if failed:
             raise Unavailable(f"{len(failed)} of {counted(len(keys), 'object')}: {next(iter(failed.values()))}")

@@ -24,6 +24,7 @@ from compactor.model.clock import SystemClock
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
 from tests.fakes.faulty_store import FaultyStore, Verb
+from tests.fakes.manual_clock import ManualClock
 from tests.keeper_world import ORDERS, KeeperWorld
 
 STREAMS = 10_000
@@ -98,7 +99,6 @@ class _RealWorld(KeeperWorld):
     """Its rows are in a folder, and its sessions are real."""
 
     def use(self, folder: Path) -> None:
-        self.clock.set_ms(SystemClock().now_ms())  # rounds have the machine's time
         self.lake_store = LocalStore(StoreLocation(f"file://{folder}"))
         self.lake = DeltaCatalog(self.lake_store, self.clock)
 
@@ -111,7 +111,7 @@ class _RealWorld(KeeperWorld):
 
 
 def _kept(folder: Path, appends: int) -> Kept:
-    world = _RealWorld(remote=False)
+    world = _RealWorld(remote=False, clock=ManualClock(SystemClock().now_ms()))  # rounds have the machine's time
     world.use(folder)
     kept, once = world.table("streaming"), world.table(None, "ACME.ONCE.V1")
     keeper, compactions = world.keeper(), 0

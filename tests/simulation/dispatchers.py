@@ -3,7 +3,8 @@
 A seed decides what is sent, how often, and everything that goes wrong: answers that are lost, services that are
 unavailable or refuse, credentials that expire, clocks that differ, processes that are killed before or after a named
 write, or that hang for longer than a claim lasts. A dispatcher may have warm workers, a second place beside Spark: they
-die before or after a commit, hang, and outlive their dispatcher for a while. After `QUIET_SECONDS` nothing goes
+die before or after a commit, hang, and outlive their dispatcher for a while. Sessions of one job run may share a launch
+in either place: a fault meets one of them. After `QUIET_SECONDS` nothing goes
 wrong. In the end `violations` lists the broken invariants; `digest` is the hash of all writes, events and runs, in
 order.
 """
@@ -25,15 +26,16 @@ from compactor.events.relay import Event
 from compactor.lake import DeltaCatalog
 from compactor.log.durable_log import DurableLog, LogState
 from compactor.log.keys import EntryObject
-from compactor.model.errors import EXIT_FENCED, Conflict, Denied, Fenced, LithifyError, Unavailable
+from compactor.model.errors import EXIT_FENCED, Conflict, Denied, ErrorKind, Fenced, LithifyError, Unavailable
 from compactor.model.retries import Backoff
-from compactor.planning.bundle_plan import BundleBounds, SmallSession
-from compactor.planning.cluster_plan import ClusterPlan
+from compactor.planning.bundle_plan import BundleBounds, BundlePlan, SmallSession
+from compactor.planning.cluster_plan import ClusterPlan, Cost
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan, SessionResult, SessionSpec
 from compactor.planning.store_use import StoreUse
 from compactor.planning.where_to_run import InOneProcess, WorkerPool, choose_place
-from compactor.sessions.keys import SessionFolder
+from compactor.sessions.bundle import BundleHeartbeat, EndedMember, UnloggedEnd
+from compactor.sessions.keys import BundleFolder, BundleObject, SessionFolder
 from compactor.sessions.session_journal import SessionJournal
 from compactor.sessions.session_log import SESSION_LOG
 from compactor.storage.keys import encode_partition
@@ -59,7 +61,7 @@ from launcher.clusters.drivers import status_of_exit
 from launcher.clusters.workers import KIND, GoneWorker
 from launcher.launch import LaunchDependencies
 from launcher.outcomes import NothingToDo
-from launcher.plan import LackOfMemory, LargeSession, plan_for_cluster, plan_in_one_task
+from launcher.plan import LackOfMemory, LargeSession, plan_for_cluster
 from launcher.poller import Poll, Poller, PollerSettings
 from launcher.retrying import RetryPolicy
 from launcher.session_launcher import Planners, SessionLauncher, SessionLauncherSettings, WorkerLaunches
@@ -86,27 +88,58 @@ RESOURCES = Resources(task_memory_bytes=1 << 30, tasks=2)
 
 WORKER_MEMORY_BYTES = 1 << 28
 
-PREDICTED_SECONDS = (0.02, 0.5, 40.0)
-"""Of the sessions of a table in a worker: tiny, so many that they share a Spark, and each of them for Spark."""
+PREDICTED_SECONDS = (0.02, 0.02, 0.5, 40.0)
+"""Of the sessions of a table: mostly tiny; so many that they share a Spark, and each of them for a Spark of its own."""
+
+BUNDLES = (BundleBounds(sessions=1), BundleBounds(sessions=3), BundleBounds())
+"""Of a dispatcher: none, small ones, and such that a job run is one."""
 
 OUTLIVES_SECONDS = 60.0
 """A worker may outlive its dispatcher by so much: its end comes when it reads its closed pipe."""
 
-CONTROLLER = JobRunControllerSettings(
-    max_sessions=3,
-    max_job_runs=12,
-    claim_seconds=CLAIM_SECONDS,
-    sweep_seconds=15.0,
-    look_seconds=15.0,
-    requeue_seconds=5.0,
-    set_aside_seconds=60.0,
-    tick_seconds=2.0,
-)
-LAUNCHER = SessionLauncherSettings(
-    poller=PollerSettings(poll_seconds=2.0, look_seconds=6.0),
-    timers=WatchTimers(start_seconds=120.0, stall_seconds=120.0, exit_seconds=10.0),
-    retry=RetryPolicy(max_attempts=100, max_unwatched=100),
-)
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast a world of dispatchers lives: their intervals are those of a minute's world, times `factor`.
+
+    session_seconds  from the beginning of an attempt to its commit
+    quiet_seconds    from when on nothing goes wrong
+    dooms            of named writes, at most
+    attempts         of a session, after which it has failed
+    """
+
+    factor: float = 1.0
+    session_seconds: tuple[float, float] = (1.0, 40.0)
+    quiet_seconds: float = QUIET_SECONDS
+    dooms: int = 5
+    attempts: int = 100
+
+    @property
+    def controller(self) -> JobRunControllerSettings:
+        return JobRunControllerSettings(
+            max_sessions=3,
+            max_job_runs=12,
+            claim_seconds=CLAIM_SECONDS * self.factor,
+            receiver_seconds=975.0 * self.factor,
+            stuck_seconds=120.0 * self.factor,
+            sweep_seconds=15.0 * self.factor,
+            pause_look_seconds=15.0 * self.factor,
+            turn_look_seconds=30.0 * self.factor,
+            look_seconds=15.0 * self.factor,
+            requeue_seconds=5.0 * self.factor,
+            set_aside_seconds=60.0 * self.factor,
+            tick_seconds=2.0 * self.factor,
+        )
+
+    @property
+    def launcher(self) -> SessionLauncherSettings:
+        timer = 120.0 * self.factor
+        return SessionLauncherSettings(
+            poller=PollerSettings(poll_seconds=2.0 * self.factor, look_seconds=6.0 * self.factor),
+            timers=WatchTimers(start_seconds=timer, stall_seconds=timer, exit_seconds=10.0),
+            retry=RetryPolicy(max_attempts=self.attempts, max_unwatched=100),
+        )
+
 
 WRITES = (
     "open_job_runs_by_owner/",
@@ -157,7 +190,7 @@ class Doom:
 class NodeClock:
     """The clock of one machine: its wall clock is wrong by `skew_ms`."""
 
-    def __init__(self, world: World, skew_ms: int = 0) -> None:
+    def __init__(self, world: World | Surroundings, skew_ms: int = 0) -> None:
         self._world = world
         self._skew_ms = skew_ms
 
@@ -344,9 +377,23 @@ SPARK_FATES = ("crashes", "crashes after its commit", "hangs", "vanishes")
 WORKER_FATES = ("crashes", "crashes after its commit", "hangs")
 
 
+@dataclass
+class MemberAtWork:
+    """One attempt in a job. `begun_at`, `ended_at`: in simulated seconds; 0: it has not begun, or not ended."""
+
+    attempt: int
+    plan: SessionPlan
+    begun_at: float = 0.0
+    ended_at: float = 0.0
+
+    @property
+    def folder(self) -> SessionFolder:
+        return SessionFolder(self.plan.spec.job_run.job_run_id, self.plan.spec.session_id)
+
+
 class Job:
-    """A Spark job, or the job of a worker: it starts, commits once, logs that, and ends; or fails at any of these
-    steps."""
+    """A Spark job, or the job of a worker, of one session or of a bundle: its members start, commit once, log that, and
+    end, one after the other; or it fails at any of these steps of one of them."""
 
     def __init__(self, world: World, job: SparkJob, launched_by: str, worker: NodeWorkers | None = None) -> None:
         """`launched_by`: the process; `worker`: it runs in one of these."""
@@ -356,16 +403,25 @@ class Job:
         self._job = job
         self._exit_code: int | None = None
         self._vanishes = False
-        self.begun_at = self.ended_at = 0.0
-        body = world.state.read(job.plan_key)
-        assert body is not None
-        self.plan = SessionPlan.parse_durable(body, job.plan_key)
+        self._bundle, self.members = self._read_plan()
+        self._ended: list[EndedMember] = []
         chance, now = world.chance, world.scheduler.now
-        self._fate = "succeeds"
-        if now < QUIET_SECONDS and chance.random() < world.bad_jobs:
+        self._fate, self._fate_meets = "succeeds", 0
+        if now < world.quiet_from_seconds and chance.random() < world.bad_jobs:
             self._fate = chance.choice(SPARK_FATES if worker is None else WORKER_FATES)
-        self._starts = now + chance.uniform(*((1.0, 10.0) if worker is None else (0.0, 0.2)))
-        world.scheduler.at(self._starts, self._start)
+            self._fate_meets = chance.randrange(len(self.members))
+        starts = now + chance.uniform(*((1.0, 10.0) if worker is None else (0.0, 0.2)))
+        world.scheduler.at(starts, self._start)
+
+    def _read_plan(self) -> tuple[BundleFolder | None, list[MemberAtWork]]:
+        """The folder of its bundle, if it is one."""
+        key = self._job.plan_key
+        body, bundle = self._world.state.read(key), BundleObject.parse_or_none(key)
+        assert body is not None
+        if bundle is None:
+            return None, [MemberAtWork(self._job.attempt, SessionPlan.parse_durable(body, key))]
+        plan = BundlePlan.parse_durable(body, key)
+        return bundle.bundle, [MemberAtWork(each.attempt, each.plan) for each in plan.members]
 
     @property
     def reference(self) -> ClusterReference:
@@ -397,31 +453,45 @@ class Job:
 
     def _end(self, exit_code: int) -> None:
         if self._exit_code is None:
-            self._exit_code, self.ended_at = exit_code, self._world.scheduler.now
+            self._exit_code = exit_code
+            for member in self.members:
+                member.ended_at = member.ended_at or self._world.scheduler.now
             self._world.note("job", self._job.name, str(exit_code))
 
     def _start(self) -> None:
+        if self.runs and self._bundle is not None:
+            self._beat(self._bundle)
+        self._begin(0)
+
+    def _begin(self, number: int) -> None:
+        """The member of this number, or the end of the job."""
         if not self.runs:
             return None
+        if number == len(self.members):
+            return self._end(0)
+        member, scheduler = self.members[number], self._world.scheduler
         try:
-            self._journal.started(0, 1, 1, self.plan.expected_sla)
+            self._journal(member).started(0, 1, 1, member.plan.expected_sla)
         except (Fenced, Conflict):
-            return self._end(EXIT_FENCED)
-        self.begun_at = self._world.scheduler.now  # one that is fenced does nothing
-        self._world.scheduler.at(self._world.scheduler.now + self._world.chance.uniform(1.0, 40.0), self._commit)
+            return self._is_fenced(number)
+        member.begun_at = scheduler.now  # one that is fenced does nothing
+        self._world.begins(member)
+        scheduler.at(scheduler.now + self._world.session_seconds(), lambda: self._commit(number))
         return None
 
-    def _commit(self) -> None:
-        if not self.runs or self._fate == "hangs":
+    def _commit(self, number: int) -> None:
+        fate = self._fate if number == self._fate_meets else "succeeds"
+        if not self.runs or fate == "hangs":
             return None
-        if self._fate in ("crashes", "vanishes"):
-            self._vanishes = self._fate == "vanishes"
+        if fate in ("crashes", "vanishes"):
+            self._vanishes = fate == "vanishes"
             return self._end(1)
-        spec, state = self.plan.spec, self._log.load().state
-        if state.attempt != self._job.attempt:
-            return self._end(EXIT_FENCED)
-        self._world.commit(spec)
-        if self._fate != "succeeds":
+        member = self.members[number]
+        spec, state = member.plan.spec, self._log(member).load().state
+        if state.attempt != member.attempt:
+            return self._is_fenced(number)
+        self._world.commit(member)
+        if fate != "succeeds":
             return self._end(1)
         result = SessionResult(
             session_id=spec.session_id,
@@ -432,23 +502,39 @@ class Job:
             rows_deduplicated=0,
             rows_deleted=0,
             seconds=1.0,
-            expected_sla=self.plan.expected_sla,
+            expected_sla=member.plan.expected_sla,
+            cost=self._world.cost(spec),
         )
-        self._journal.succeeded(result)
-        self._end(0)
-        return None
+        self._journal(member).succeeded(result)
+        return self._is_over(number, None)
 
-    @property
-    def _folder(self) -> SessionFolder:
-        return SessionFolder(self.plan.spec.job_run.job_run_id, self.plan.spec.session_id)
+    def _is_fenced(self, number: int) -> None:
+        if self._bundle is None:
+            return self._end(EXIT_FENCED)
+        return self._is_over(number, UnloggedEnd(error_kind=ErrorKind.FENCED, reason="a later attempt has begun"))
 
-    @property
-    def _journal(self) -> SessionJournal:
-        return SessionJournal(self._world.state, self._folder, self._job.attempt, self._world.clock)
+    def _is_over(self, number: int, untold: UnloggedEnd | None) -> None:
+        """The next member begins."""
+        self.members[number].ended_at = self._world.scheduler.now
+        if self._bundle is not None:
+            self._ended.append(EndedMember(member=number, untold=untold))
+            self._beat(self._bundle)
+        self._begin(number + 1)
 
-    @property
-    def _log(self) -> DurableLog:  # type: ignore[type-arg]
-        return DurableLog(self._world.state, self._folder.log, SESSION_LOG, self._world.clock)
+    def _beat(self, bundle: BundleFolder) -> None:
+        beat = BundleHeartbeat(
+            bundle_id=bundle.bundle_id,
+            at_ms=self._world.clock.now_ms(),
+            members=len(self.members),
+            ended=tuple(self._ended),
+        )
+        self._world.state.overwrite(bundle.heartbeat.key, beat.render())
+
+    def _journal(self, member: MemberAtWork) -> SessionJournal:
+        return SessionJournal(self._world.state, member.folder, member.attempt, self._world.clock)
+
+    def _log(self, member: MemberAtWork) -> DurableLog:  # type: ignore[type-arg]
+        return DurableLog(self._world.state, member.folder.log, SESSION_LOG, self._world.clock)
 
 
 class NodeWorkers:
@@ -557,27 +643,28 @@ class Node:
         store = NodeStore(world, process)
         cluster = NodeCluster(world, process)
         self.records = JobRunStore(store, clock, process.name)  # type: ignore[arg-type]
+        settings = world.pace.launcher
         launching = LaunchDependencies(
             store,  # type: ignore[arg-type]
             cluster,
             lambda _: (),
-            TurnTakingPoller(LAUNCHER.poller, clock),
-            LAUNCHER.timers,
-            LAUNCHER.retry,
+            TurnTakingPoller(settings.poller, clock),
+            settings.timers,
+            settings.retry,
             clock,
         )
-        planners = Planners(world.plan, plan_in_one_task, lambda _: world.lake)
+        planners = Planners(world.plan, world.plan_small, lambda _: world.lake)
         workers = None
         self.workers: NodeWorkers | None = None
         pool = world.pools[number]
         if pool is not None:
             self.workers = NodeWorkers(world, process, pool)
             workers = WorkerLaunches(replace(launching, cluster=self.workers), pool, world.plan_in_worker)
-        launcher = SessionLauncher(launching, planners, BundleBounds(sessions=1), workers)
+        launcher = SessionLauncher(launching, planners, world.bounds[number], workers)
         self.answers = WorkflowAnswers(self.records, world.callbacks, AnswerSettings(round_seconds=2.0), clock)
         topic = NodeTopic(world, process)
-        settings = PublisherSettings(round_seconds=2.0, backoff=Backoff(5.0, 60.0))
-        self.publisher = EventPublisher(self.records, lambda _: topic, self.answers, settings, clock)
+        publishing = PublisherSettings(round_seconds=2.0, backoff=Backoff(5.0, 60.0))
+        self.publisher = EventPublisher(self.records, lambda _: topic, self.answers, publishing, clock)
         tables = TablePublications(
             lambda _: world.lake, lambda _: MemoryGlue(), self.publisher.announce, TablePublicationSettings(), clock
         )
@@ -586,7 +673,8 @@ class Node:
         finding = SessionFinding(lambda _: world.lake, admission.file_refusals, clock)
         sharding = Sharding(self.records, lambda _: world.lake, clock)
         launchers = Launchers(launcher, finding, sharding)
-        self.controller = JobRunController(process.name, self.records, launchers, listeners, CONTROLLER, clock)
+        controller = world.pace.controller
+        self.controller = JobRunController(process.name, self.records, launchers, listeners, controller, clock)
         if world.takes_any_turn:
             take_any_turn(self.controller.leases)
         if world.passes_others:
@@ -613,7 +701,7 @@ class Node:
         spawn = self.world.scheduler.spawn
         for every, lease in (
             (2.0, self._receive),
-            (CONTROLLER.tick_seconds, self._tick),
+            (2.0, self._tick),
             (2.0, self.publisher.publish_round),
             (2.0, self.answers.answer_round),
             (300.0, self._keep_history),
@@ -623,7 +711,7 @@ class Node:
     def _loop(self, every: float, lease: Callable[[], None]) -> None:
         while True:
             lease()
-            self.world.scheduler.sleep(every * self.world.chance.uniform(0.8, 1.2))
+            self.world.scheduler.sleep(every * self.world.slowness() * self.world.chance.uniform(0.8, 1.2))
 
     def _tick(self) -> None:
         self.world.order.ticks(self.process)
@@ -635,13 +723,21 @@ class Node:
         try:
             self._receiver.receive_once(threading.Event())
         except Unavailable:
-            self.world.scheduler.sleep(5.0)
+            self.world.scheduler.sleep(5.0 * self.world.pace.factor)
 
     def _keep_history(self) -> None:
         try:
             self._upkeep.round()
         except LithifyError:
             return  # the next round
+
+
+SMALL_SECONDS_MAX = 5.0
+"""Predicted for a session that shares a Spark."""
+
+
+def _small(planned: SessionPlan, seconds: float, why: str) -> SmallSession:
+    return SmallSession(planned, 1, seconds, why, StoreUse(puts=1, gets=1, written_bytes=1))
 
 
 @dataclass
@@ -654,10 +750,22 @@ class Sent:
     token: str | None = None
 
 
+class Surroundings:
+    """What dispatchers share with others that live in the same world: time, the state, and the queue."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.scheduler = Scheduler()
+        use(self.scheduler)
+        self.clock = NodeClock(self)
+        self.state = MemoryStore(self.clock)
+        self.queue = MemoryQueue(self.clock, MemoryQueue(self.clock), deliveries_max=200)
+
+
 class World:
     def __init__(
         self,
-        seed: int,
+        around: Surroundings,
         lake: DeltaCatalog,
         tables: Sequence[str],
         instructions: int | None = None,
@@ -665,25 +773,24 @@ class World:
         wide: str | None = None,
         asks: frozenset[Ask] = frozenset(),
         trace: Callable[[str], object] | None = None,
+        pace: Pace = Pace(),
     ) -> None:
         """`instructions` None: a random number; `wide`: a table of many streams, named by some of them; `trace` gets
         each line of the log of everything."""
+        self.pace = pace
+        self.quiet_from_seconds = pace.quiet_seconds
         self._trace = trace
         self._asks = asks
-        self.chance = random.Random(seed)
-        self.scheduler = Scheduler()
-        use(self.scheduler)
-        self.clock = NodeClock(self)
-        self.state = MemoryStore(self.clock)
+        self.chance, self.scheduler, self.clock = around.chance, around.scheduler, around.clock
+        self.state, self.queue = around.state, around.queue
         self.lake = lake
-        self.queue = MemoryQueue(self.clock, MemoryQueue(self.clock), deliveries_max=200)
         self.callbacks = MemoryCallbacks()
         self.jobs: dict[str, Job] = {}
         self.commits: list[tuple[str, str]] = []
         self.events: dict[str, bytes] = {}
         self.topic_hangs = False
         self.violations: list[str] = []
-        self.order = OrderOfAcceptance(lambda: self.scheduler.now, CONTROLLER.turn_look_seconds, self.wrong)
+        self.order = OrderOfAcceptance(lambda: self.scheduler.now, pace.controller.turn_look_seconds, self.wrong)
         self._digest = hashlib.sha256()
         self._table_names = {table_digest(lake.location, table): table for table in (*tables, wide) if table}
         self._plans: dict[str, SessionPlan] = {}
@@ -694,17 +801,23 @@ class World:
         self.skews_ms = [round(self.chance.uniform(-1.0, 1.0) * SKEW_SECONDS * 500) for _ in range(nodes)]
         pools = [WorkerPool(workers, WORKER_MEMORY_BYTES) if workers else None for workers in (0, 1, 2, 3)]
         self.pools = [self.chance.choice(pools) for _ in range(nodes)]
+        self.bounds = [self.chance.choice(BUNDLES) for _ in range(nodes)]
         self._predicted_seconds = {table: self.chance.choice(PREDICTED_SECONDS) for table in (*tables, wide)}
-        self.dooms = [self._doom() for _ in range(self.chance.randint(0, 5))]
-        self.sent = self._instructions(instructions or self.chance.randint(5, 60), tables, wide)
+        self.dooms = [self._doom() for _ in range(self.chance.randint(0, pace.dooms))]
+        self.sent = self._instructions(
+            self.chance.randint(5, 60) if instructions is None else instructions, tables, wide
+        )
         self.deliveries = Counter[str]()
         self._nodes = [Node(self, number, 1) for number in range(nodes)]
 
     # -- events
 
-    def run(self) -> None:
+    def begin(self) -> None:
         for node in self._nodes:
             self.scheduler.at(self.chance.uniform(0.0, 20.0), node.start)
+
+    def run(self) -> None:
+        self.begin()
         for each in self.sent:
             for _ in range(self.chance.choice([1, 1, 1, 2, 3, 5])):
                 self.scheduler.at(self.chance.uniform(0.0, 400.0), lambda each=each: self._send(each))  # type: ignore[misc]
@@ -737,7 +850,7 @@ class World:
         self.violations.append(f"at {self.scheduler.now:.0f} s: {what}")
 
     def happens(self, probability: float) -> bool:
-        if self.scheduler.now >= QUIET_SECONDS:
+        if self.scheduler.now >= self.quiet_from_seconds:
             return False
         return self.chance.random() < probability * self._fault_factor
 
@@ -764,7 +877,8 @@ class World:
                 continue
             doom.is_met = True
             if doom.stands_still:
-                process.stopped_until = self.scheduler.now + self.chance.uniform(0.5, 4.0) * CLAIM_SECONDS
+                claims = self.chance.uniform(0.5, 4.0)
+                process.stopped_until = self.scheduler.now + claims * self.pace.controller.claim_seconds
                 self.note(process.name, "stands still", write)
                 continue
             self.note(process.name, "is killed", write)
@@ -802,8 +916,24 @@ class World:
         if number.isdecimal() and self.state.read(EntryObject(log, int(number)).key) is None:
             self.wrong(f"event {event.id} was told before its entry stood")
 
-    def commit(self, spec: SessionSpec) -> None:
+    def session_seconds(self) -> float:
+        """From the beginning of an attempt to its commit."""
+        return self.chance.uniform(*self.pace.session_seconds)
+
+    def slowness(self) -> float:
+        """The factor of the pauses of every loop."""
+        return self.pace.factor
+
+    def begins(self, member: MemberAtWork) -> None:
+        """An attempt."""
+
+    def cost(self, spec: SessionSpec) -> Cost | None:
+        """Of a session that succeeds now."""
+        return None
+
+    def commit(self, member: MemberAtWork) -> None:
         """Commits as the stream's log does: a repeated commit of a session changes nothing."""
+        spec = member.plan.spec
         done = (spec.job_run.job_run_id, spec.session_id)
         if done not in self.commits:
             self.commits += [done] * (2 if Ask.COMMIT_TWICE in self._asks else 1)
@@ -828,11 +958,23 @@ class World:
         place = choose_place(InOneProcess(seconds, 1, pool.memory_bytes), pool, failures)
         if not place.in_worker:
             return LargeSession((place.why,))
-        return SmallSession(planned, 1, seconds, place.why, StoreUse(puts=1, gets=1, written_bytes=1))
+        return _small(planned, seconds, place.why)
+
+    def plan_small(
+        self, spec: SessionSpec, _: object, resources: Resources
+    ) -> SmallSession | LargeSession | NothingToDo:
+        planned = self.plan(spec, None)
+        if isinstance(planned, NothingToDo):
+            return planned
+        seconds = self._predicted_seconds[spec.job_run.source_table_id]
+        if seconds > SMALL_SECONDS_MAX:
+            return LargeSession((f"it takes {seconds} s",))
+        return _small(planned, seconds, "it is small")
 
     def _doom(self) -> Doom:
         write, after = self.chance.choice(WRITES), self.chance.random() < 0.5
-        return Doom(write, after, self.chance.uniform(0.0, 500.0), stands_still=self.chance.random() < 0.4)
+        begins = self.chance.uniform(0.0, self.pace.quiet_seconds * 5 / 9)
+        return Doom(write, after, begins, stands_still=self.chance.random() < 0.4)
 
     def _restart(self, dead: Node) -> None:
         node = Node(self, dead.number, dead.generation + 1)
@@ -918,12 +1060,11 @@ class World:
 
     def _side_by_side(self) -> int:
         by_destination: defaultdict[tuple[str, str], list[tuple[float, float, str]]] = defaultdict(list)
-        for job in self.jobs.values():
-            spec = job.plan.spec.job_run
-            if job.begun_at:
-                at_work = (job.begun_at, job.ended_at, spec.job_run_id)
-                stream = encode_partition(job.plan.spec.partition)
-                by_destination[spec.destination_compacted_table_id, stream].append(at_work)
+        for member in (each for job in self.jobs.values() for each in job.members if each.begun_at):
+            spec = member.plan.spec.job_run
+            stream = encode_partition(member.plan.spec.partition)
+            at_work = (member.begun_at, member.ended_at, spec.job_run_id)
+            by_destination[spec.destination_compacted_table_id, stream].append(at_work)
         return sum(
             ends > begins and job_run_id != other_id
             for at_work in by_destination.values()
@@ -934,11 +1075,12 @@ class World:
         """By job run: the most dispatchers whose Spark jobs of it ran at once."""
         ran: defaultdict[str, list[tuple[float, float, str]]] = defaultdict(list)
         for job in self.jobs.values():
-            if job.begun_at:
-                ran[job.plan.spec.job_run.job_run_id].append((job.begun_at, job.ended_at, job.launched_by))
+            for member in (each for each in job.members if each.begun_at):
+                at_work = (member.begun_at, member.ended_at, job.launched_by)
+                ran[member.plan.spec.job_run.job_run_id].append(at_work)
         return {
-            job_run_id: max(len({by for begins, ends, by in at_work if begins <= at < ends}) for at, _, _ in at_work)
-            for job_run_id, at_work in ran.items()
+            job_run_id: max(len({by for begins, ends, by in sessions if begins <= at < ends}) for at, _, _ in sessions)
+            for job_run_id, sessions in ran.items()
         }
 
     def _check_run(self, records: JobRunStore, each: Sent, recorded: int) -> None:

@@ -1,13 +1,15 @@
-"""Two or three simulated keepers over two weeks, with writers, readers, and garbage collection: everything in them is
-real but the services, the dispatcher and time.
+"""Two or three simulated keepers and two to four dispatchers over two weeks, with writers, readers, and garbage
+collection: everything in them is real but the services, the rows and time.
 
-A seed decides what is written and read, which policies the tables have, and what goes wrong: answers that are lost, a
-lake, a state and a queue that are away, messages that come late or twice, keepers that are killed before or after a
-write and that look while another one writes, job runs that fail, and that cost more than was expected. In the last
-`QUIET_DAYS` nothing goes wrong any more, and after the writers' end the keepers must come to an end. `violations` lists
-the broken invariants:
+The dispatchers live in the world of tests/simulation/dispatchers.py, with all that goes wrong there, at a slower pace.
+A seed decides what is written and read, which policies the tables have, and what else goes wrong: answers that are
+lost, a lake, a state and a queue that are away, messages that come late or twice, keepers that are killed before or
+after a write and that look while another one writes, job runs that fail, and that cost more than was expected. In the
+last `QUIET_DAYS` nothing goes wrong any more, and after the writers' end the keepers must come to an end. `violations`
+lists the broken invariants:
 
-    no delta is compacted by two job runs, and no two job runs are at work on one stream
+    no delta is compacted by two job runs, and no two job runs are decided for, or at work on, one stream
+    each decision is one job run, and each job run has a decision
     no day's money is passed by more than one session
     no stream is behind its bound, where nothing goes wrong and there is money
     no file is deleted that an entry, an attempt, or a reader within the grace period needs; garbage is
@@ -17,27 +19,40 @@ the broken invariants:
 from __future__ import annotations
 
 import hashlib
-import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import assert_never
+
+import pyarrow as pa
 
 from compactor.catalog.compact_when import CompactWhen
+from compactor.catalog.stream import PartitionStream
 from compactor.maintenance.garbage import find_garbage, paths_of_snapshot
 from compactor.model.errors import LithifyError, Unavailable
+from compactor.planning.cluster_plan import Cost
+from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.planning.stream_figures import StreamFigures
 from compactor.planning.table_figures import read_figures
 from compactor.storage.object_store import ObjectEntry, ObjectStore, UnfinishedWrite
-from dispatcher.keeper.decision_log import DecisionMade, DecisionState
+from dispatcher.intake import lake_checks
+from dispatcher.keeper.decision_log import DecisionEnded, DecisionMade, DecisionState
 from dispatcher.keeper.expected import expected_cost
 from dispatcher.keeper.keeper import Keeper
 from dispatcher.keeper.table_keeper import KeeperSettings
-from dispatcher.keeper.upkeep import LakeUpkeep
+from dispatcher.keeper.upkeep import LakeUpkeep, Upkeep
 from dispatcher.records.history import day_of
+from dispatcher.records.job_run_log import JobRunAccepted, JobRunEnded
+from dispatcher.records.job_run_store import JobRunStore
+from launcher.outcomes import NothingToDo
+from launcher.plan import LackOfMemory
 from launcher.sizing.cluster_choice import ClusterRoom
 from tests.fakes.faulty_store import Stopped
 from tests.fakes.memory_queue import MemoryQueue
-from tests.keeper_world import KeeperWorld, RunAtWork
+from tests.keeper_world import KeeperWorld, cost_of
+from tests.simulation.dispatchers import RESOURCES, MemberAtWork, Pace, Surroundings, World
 
 DAYS = 14.0
 QUIET_DAYS = 2.5
@@ -50,8 +65,15 @@ UPKEEP_SECONDS = 43_200.0
 SETTLED_SECONDS = 4 * 3_600.0
 """After the last fault and the last write: what was lost is sent again, and failures are tried again."""
 
+IDLE = 10.0
+"""By so much longer are the pauses of dispatchers that have nothing to do."""
+
+PACE = 15.0
+"""By so much longer are their intervals than in a world of minutes."""
+
+SESSION_SECONDS = (5.0, 300.0)
 RUN_SECONDS = 1_500.0
-"""The longest job run."""
+"""The longest job run: its sessions wait for each other."""
 
 LATE_SECONDS = 2 * RUN_SECONDS + 1.2 * LOOK_SECONDS + 4 * QUIET_STEP_SECONDS[1]
 """That a stream may be behind its bound where nothing goes wrong. A job run that has begun just before a delta ends, a
@@ -78,6 +100,14 @@ class _Chances:
     away: float = 0.0
     killed: float = 0.0
     meets: float = 0.0
+
+
+class Break(StrEnum):
+    """Something is broken on purpose: the run must say so."""
+
+    FORGET_WORK = "forget what is at work"
+    FORGET_SPENT = "forget what was spent"
+    NO_GRACE = "collect without grace"
 
 
 class KeepersStore:
@@ -147,7 +177,7 @@ class KeepersQueue(MemoryQueue):
         self._world.before_a_write(None)
         copies = 2 if self._world.happens(0.05) else 1
         for _copy in range(copies):
-            self._world.delays.append((self._world.delay_of_a_message(), body))
+            self._world.deliver(body)
         self._world.after_a_write()
         return "message"
 
@@ -191,23 +221,88 @@ class KeeperProcess:
             return 0  # the next time
 
 
+class KeptDispatchers(World):
+    """The dispatchers behind the keepers' queue. Their sessions move the watermark of a stream, and write one file."""
+
+    def __init__(self, of: Keepers, around: Surroundings, quiet_seconds: float) -> None:
+        pace = Pace(PACE, SESSION_SECONDS, quiet_seconds, dooms=30, attempts=3)
+        super().__init__(around, of.world.lake, of.world.lake.tables(), 0, pace=pace)
+        self._of = of
+        self._files: dict[tuple[str, int], str] = {}
+        self._committed: dict[str, tuple[str, int]] = {}
+        """By stream: the job run whose session was the last to commit, and up to which position."""
+
+    def slowness(self) -> float:
+        idle = not self.queue.messages_left() and not any(self.state.list("open_job_runs"))
+        return self.pace.factor * (IDLE if idle else 1.0)
+
+    def stand_still(self, seconds: float) -> None:
+        for node in self._nodes:
+            node.process.stopped_until = self.scheduler.now + seconds
+
+    def plan(self, spec: SessionSpec, lack: LackOfMemory | None, _: object = None) -> SessionPlan | NothingToDo:
+        self.may_fail("the lake does not answer")
+        stream = self._stream(spec)
+        last, compacted = spec.source_position, stream.load().state.compacted
+        done = 0 if compacted is None else compacted.processed.position
+        if last is None or last <= done:
+            return NothingToDo()
+        return SessionPlan(
+            spec=spec,
+            hash_bucket_count=1,
+            max_rows_per_round=1_000,
+            task_memory_bytes=RESOURCES.task_memory_bytes,
+            tasks=RESOURCES.tasks,
+            expected_sla=self.pace.session_seconds[1],
+            arithmetic=(),
+        )
+
+    def begins(self, member: MemberAtWork) -> None:
+        spec = member.plan.spec
+        self._of.check_decided(spec.job_run.job_run_id)
+        self._files[spec.session_id, member.attempt] = self._of.world.write_compacted_file(self._stream(spec))
+
+    def commit(self, member: MemberAtWork) -> None:
+        spec = member.plan.spec
+        stream, path = self._stream(spec), self._files.pop((spec.session_id, member.attempt))
+        self._of.check_files(f"an attempt of {spec.session_id}", [path])
+        by, until = self._committed.get(str(stream), (spec.job_run.job_run_id, 0))
+        if by != spec.job_run.job_run_id and until >= (spec.source_position or 0):
+            self.wrong(f"{spec.session_id} was overtaken by {by} on {stream}")
+        self._of.world.compact(stream, spec.source_position, path)
+        self._committed[str(stream)] = (spec.job_run.job_run_id, spec.source_position or 0)
+
+    def cost(self, spec: SessionSpec) -> Cost | None:
+        return self._of.pay(spec)
+
+    def _stream(self, spec: SessionSpec) -> PartitionStream:
+        return self._of.world.lake.table(spec.job_run.source_table_id).stream(spec.partition)
+
+    def check_end(self) -> None:
+        open_runs = [entry.key for entry in self.state.list("open_job_runs")]
+        if self.queue.messages_left() or open_runs or any(job.runs for job in self.jobs.values()):
+            self.wrong(f"there is no end: {self.queue.messages_left()} messages, open job runs {open_runs}")
+        if self.queue.dead_letters().messages_left():
+            self.wrong(f"{self.queue.dead_letters().messages_left()} instructions were refused")
+        if self._side_by_side():
+            self.wrong(f"{self._side_by_side()} times two job runs were at work on one stream")
+
+
 class Keepers:
     """One seed."""
 
     def __init__(self, seed: int, days: float = DAYS) -> None:
         self._days = days
-        self.chance = random.Random(seed)
-        self.world = KeeperWorld(remote=False)
-        self.delays: list[tuple[int, str]] = []
+        around = Surroundings(seed)
+        self.chance, self._scheduler = around.chance, around.scheduler
+        self.world = KeeperWorld(remote=False, clock=around.clock, shared_state=around.state, shared_queue=around.queue)
         self.violations: list[str] = []
         self.decisions = self.deleted_files = 0
-        self._begun_ms = self.world.clock.now_ms()
         self._chances = self.chance.choice(
             [_Chances(), _Chances(0.01, 0.01, 0.01, 0.1), _Chances(0.05, 0.05, 0.03, 0.3)]
         )
         self._expected = self.chance.choice([(1.0, 1.0), (0.5, 2.0)])
         self._is_nested = False
-        self._at_work: list[tuple[float, RunAtWork]] = []
         self._spent: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
         self._policies: dict[str, CompactWhen] = {}
         self._keeps_up = True
@@ -217,6 +312,7 @@ class Keepers:
         self._keepers = [KeeperProcess(self, number) for number in range(self.chance.randint(2, 3))]
         self._look_at = [self.chance.uniform(0, LOOK_SECONDS) for _ in self._keepers]
         self._make_tables()
+        self._dispatchers = KeptDispatchers(self, around, self._quiet_from)
 
     def _make_tables(self) -> None:
         for number in range(self.chance.randint(1, 3)):
@@ -234,7 +330,13 @@ class Keepers:
     @property
     def now(self) -> float:
         """Seconds since the beginning."""
-        return (self.world.clock.now_ms() - self._begun_ms) / 1000
+        return self._scheduler.now
+
+    def _pass(self, seconds: float) -> None:
+        """The dispatchers work meanwhile."""
+        until = self.now + seconds
+        self._scheduler.at(until, lambda: None)
+        self._scheduler.run(until, lambda: False, every=seconds)
 
     @property
     def _quiet_from(self) -> float:
@@ -245,13 +347,19 @@ class Keepers:
         return self.now >= self._quiet_from
 
     def run(self) -> None:
+        self._dispatchers.begin()
+        try:
+            self._live()
+        finally:
+            self._scheduler.end()
+            self.violations += self._dispatchers.violations
+
+    def _live(self) -> None:
         while self.now < self._days * 86_400:
-            self.world.clock.sleep(self.chance.uniform(*(QUIET_STEP_SECONDS if self.is_quiet else STEP_SECONDS)))
+            self._pass(self.chance.uniform(*(QUIET_STEP_SECONDS if self.is_quiet else STEP_SECONDS)))
             if self.now < (self._days - WITHOUT_WRITERS_DAYS) * 86_400:
                 self._write()
             self._look()
-            self._deliver()
-            self._finish()
             self._read()
             if self.now > self._quiet_from + SETTLED_SECONDS:
                 self._check_lateness()
@@ -285,7 +393,7 @@ class Keepers:
         """Readers of before read now what they have pinned; another one may begin."""
         for reader in [each for each in self._readers if each.reads_at <= self.now]:
             self._readers.remove(reader)
-            self._check_files(f"a reader of {reader.stream}", reader.paths)
+            self.check_files(f"a reader of {reader.stream}", reader.paths)
         if self.chance.random() < 0.3:
             table = self.world.lake.table(self.chance.choice(sorted(self._policies)))
             partitions = table.partitions()
@@ -296,28 +404,29 @@ class Keepers:
                 lasts = self.chance.uniform(0.0, GRACE_SECONDS - STEP_SECONDS[1])
                 self._readers.append(_Reader(self.now + lasts, str(stream), paths))
 
-    def _deliver(self) -> None:
-        now_ms = self.world.clock.now_ms()
-        for at_ms, body in [each for each in self.delays if each[0] <= now_ms]:
-            self.delays.remove((at_ms, body))
-            run = self.world.accept(body, self.world.clock.new_id())
-            if run is not None:
-                self._check_alone(run)
-                self._at_work.append((self.now + self.chance.uniform(5.0, RUN_SECONDS), run))
+    def deliver(self, body: str) -> None:
+        """A message that was sent: mostly soon."""
+        late = self.happens(0.05)
+        seconds = self.chance.uniform(3_600.0, 2 * 86_400.0) if late else self.chance.uniform(1.0, 60.0)
+        self._scheduler.at(self.now + seconds, partial(self._arrive, body))
 
-    def _finish(self) -> None:
-        for at, run in [each for each in self._at_work if each[0] <= self.now]:
-            self._at_work.remove((at, run))
-            made = self._made(run.job_run_id)
-            if made is None:
-                self.violations.append(f"no decision stands behind job run {run.job_run_id}")
-                continue
-            table_id, decision = made
-            spent = [(each.expected_usd or 0.0) * self.chance.uniform(*self._expected) for each in decision.streams]
-            fails = not self.is_quiet and self.happens(0.05)
-            self._check_files(f"an attempt of {run.job_run_id}", run.files)
-            self.world.finish(run, fails=fails, usd=sum(spent))
-            self._spent[table_id, day_of(self.world.clock.now_ms())] += spent
+    def _arrive(self, body: str) -> None:
+        self.world.queue.send(body)
+
+    def check_decided(self, job_run_id: str) -> None:
+        if self._made(job_run_id) is None:
+            self.violations.append(f"no open decision stands behind job run {job_run_id}")
+
+    def pay(self, spec: SessionSpec) -> Cost | None:
+        """What a session costs that succeeds now."""
+        made = self._made(spec.job_run.job_run_id)
+        if made is None:
+            return None
+        table_id, decision = made
+        (stream,) = [each for each in decision.streams if each.partition == spec.partition]
+        usd = (stream.expected_usd or 0.0) * self.chance.uniform(*self._expected)
+        self._spent[table_id, day_of(self.world.clock.now_ms())].append(usd)
+        return cost_of(usd)
 
     # -- faults
 
@@ -346,21 +455,9 @@ class Keepers:
         if not self.is_quiet and self.chance.random() < self._chances.away / 10:
             raise Unavailable("it does not answer")
 
-    def delay_of_a_message(self) -> int:
-        """When it is delivered: mostly soon."""
-        late = self.happens(0.05)
-        seconds = self.chance.uniform(3_600.0, 2 * 86_400.0) if late else self.chance.uniform(1.0, 60.0)
-        return self.world.clock.now_ms() + round(seconds * 1000)
-
     # -- invariants
 
-    def _check_alone(self, run: RunAtWork) -> None:
-        busy = {str(stream) for _, each in self._at_work for stream, _ in each.sessions}
-        meets = sorted(busy & {str(stream) for stream, _ in run.sessions})
-        if meets:
-            self.violations.append(f"two job runs are at work on {', '.join(meets)}")
-
-    def _check_files(self, who: str, paths: Sequence[str]) -> None:
+    def check_files(self, who: str, paths: Sequence[str]) -> None:
         missing = [path for path in paths if self.world.lake_store.read(path) is None]
         if missing:
             self.violations.append(f"{who} misses {missing[0]}")
@@ -390,14 +487,15 @@ class Keepers:
 
     def _check_end(self) -> None:
         for reader in self._readers:
-            self._check_files(f"a reader of {reader.stream}", reader.paths)
+            self.check_files(f"a reader of {reader.stream}", reader.paths)
         before, self._keeps_up = self.decisions, False
         self._days_pass(30)
         late = self.decisions
         self._days_pass(20)
         self._keeps_up = True
         for _ in range(2):
-            self.world.clock.sleep(2 * GRACE_SECONDS)
+            self._dispatchers.stand_still(2 * GRACE_SECONDS)
+            self._pass(2 * GRACE_SECONDS)
             self.look(0)
         self._check_decisions(before, late)
         for table_id in self._policies:
@@ -406,18 +504,15 @@ class Keepers:
     def _days_pass(self, looks: int) -> None:
         """Two days and an hour between two looks: in time a window of each hour is met."""
         for _ in range(looks):
-            self.world.clock.sleep(2 * 86_400)
+            self._dispatchers.stand_still(2 * 86_400)
+            self._pass(2 * 86_400)
             for number in range(len(self._keepers)):
                 self.look(number)
-            for _step in range(2):
-                self._deliver()
-                self.world.clock.sleep(1_800)
-            self._finish()
+            self._pass(3_600)
 
     def _check_decisions(self, before: int, late: int) -> None:
         """`before` the last days, and `late` in them: so many decisions."""
-        if self._at_work or self.delays:
-            self.violations.append(f"there is no end: {len(self._at_work)} job runs, {len(self.delays)} messages")
+        self._dispatchers.check_end()
         if self.decisions > late:
             self.violations.append(
                 f"{self.decisions - late} decisions long after the last write ({late - before} before)"
@@ -425,13 +520,10 @@ class Keepers:
         twice = sorted(str(each) for each, count in self.world.commits.items() if count > 1)
         if twice:
             self.violations.append(f"compacted twice: {', '.join(twice[:3])}")
-        runs = [job_run_id for job_run_id, count in Counter(self.world.job_runs).items() if count > 1]
-        if runs:
-            self.violations.append(f"begun twice: {', '.join(runs)}")
 
     def _check_table(self, table_id: str) -> None:
         for stream in map(self.world.lake.table(table_id).stream, self.world.lake.table(table_id).partitions()):
-            self._check_files(f"the last entry of {stream}", paths_of_snapshot(stream.load().state))
+            self.check_files(f"the last entry of {stream}", paths_of_snapshot(stream.load().state))
         left = find_garbage(self.world.lake_store, table_id, self.world.clock, GRACE_SECONDS)
         garbage = [file.key for each in left for file in each.garbage]
         if garbage:
@@ -441,10 +533,31 @@ class Keepers:
             self.violations.append(f"{table_id}: {len(state.open)} decisions have not ended")
         if len(made) != len({each.job_run_id for each in made}):
             self.violations.append(f"{table_id}: a job run was decided twice")
+        self._check_alone(table_id)
+        for each in made:
+            log = JobRunStore(self.world.state, self.world.clock).log(each.job_run_id)
+            kinds = Counter[type](type(action) for entry in log.entries() for action in entry.actions)
+            if (kinds[JobRunAccepted], kinds[JobRunEnded]) != (1, 1):
+                times = f"{kinds[JobRunAccepted]} times accepted, {kinds[JobRunEnded]} times ended"
+                self.violations.append(f"{table_id}: job run {each.job_run_id} was {times}")
         most = self._policies[table_id].resolved.usd_per_day
         for (of, day), spent in self._spent.items():
             if of == table_id and most is not None and sum(spent) - max(spent) > most + 1e-9:
                 self.violations.append(f"{table_id} has spent ${sum(spent):.2f} of ${most:.2f} on {day}")
+
+    def _check_alone(self, table_id: str) -> None:
+        """No stream is decided while a decision on it is open."""
+        open_streams: dict[str, frozenset[str]] = {}
+        for entry in self.world.decision_log(table_id).entries():
+            for action in entry.actions:
+                if isinstance(action, DecisionMade):
+                    streams = frozenset(each.key for each in action.streams)
+                    meets = sorted(streams & frozenset().union(*open_streams.values()))
+                    if meets:
+                        self.violations.append(f"{table_id}: two decisions are open on {', '.join(meets)}")
+                    open_streams[action.job_run_id] = streams
+                elif isinstance(action, DecisionEnded):
+                    open_streams.pop(action.job_run_id, None)
 
     def _state(self, table_id: str) -> DecisionState:
         return self.world.decision_log(table_id).load().state
@@ -466,11 +579,35 @@ class Keepers:
         return hashlib.sha256(f"{decided} {self.deleted_files}".encode()).hexdigest()
 
 
+def without_rows() -> None:
+    """Files have no rows here, and no columns: where a file's schema is read, it is this one. Before the first seed."""
+    vars(lake_checks)["read_schema"] = lambda *_: pa.schema([("id", pa.int64())])
+
+
 def run_keepers(seed: int, days: float = DAYS) -> Keepers:
-    """A seed, with its broken invariants."""
+    """A seed, with its broken invariants. `virtual_threads.install` comes first."""
     keepers = Keepers(seed, days)
     try:
         keepers.run()
     except Exception as error:  # noqa: BLE001  (any error: the other seeds still run)
         keepers.violations.append(f"{type(error).__name__}: {error}")
     return keepers
+
+
+def break_on_purpose(what: Break) -> None:
+    """In a process that only simulates."""
+    match what:
+        case Break.FORGET_WORK:
+            DecisionState.streams_at_work = frozenset()  # type: ignore[method-assign, assignment]
+        case Break.FORGET_SPENT:
+            DecisionState.spent_usd = lambda *_: 0.0  # type: ignore[method-assign]
+        case Break.NO_GRACE:
+            whole = LakeUpkeep.do_what_is_due
+
+            def hasty(self: LakeUpkeep) -> Upkeep:
+                self._grace_seconds = 0.0
+                return whole(self)
+
+            LakeUpkeep.do_what_is_due = hasty  # type: ignore[method-assign]
+        case _:
+            assert_never(what)

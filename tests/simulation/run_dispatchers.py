@@ -21,9 +21,13 @@ import structlog  # noqa: E402
 from compactor.lake import DeltaCatalog  # noqa: E402
 from dispatcher.intake.pinning import STREAMS_PINNED_MAX  # noqa: E402
 from tests.fakes.manual_clock import ManualClock  # noqa: E402
-from tests.simulation.dispatchers import Ask, World  # noqa: E402
+from tests.simulation.dispatchers import Ask, Surroundings, World  # noqa: E402
 
-TABLES = tuple(f"ACME.T{number}.V1" for number in range(4))
+TABLES = tuple(f"ACME.T{number}.V1" for number in range(3))
+FEW = "ACME.FEW.V1"
+FEW_STREAMS = 5
+"""Of a table whose job runs are in bundles."""
+
 MANY_EVERY = 10
 """Each so many seeds, one with hundreds of instructions."""
 
@@ -44,13 +48,15 @@ def main() -> int:
         lake = DeltaCatalog.open(folder)
         for table_id in TABLES:
             lake.create_table(table_id).append({}, pa.table({"id": [1]}))
-        wide = DeltaCatalog(lake.store, ManualClock()).create_table(WIDE, ["day"])
-        for day in range(options.wide or STREAMS_PINNED_MAX + 2):
-            wide.append({"day": str(day)}, pa.table({"id": [day]}))
+        for table_id, streams in ((FEW, FEW_STREAMS), (WIDE, options.wide or STREAMS_PINNED_MAX + 2)):
+            table = DeltaCatalog(lake.store, ManualClock()).create_table(table_id, ["day"])
+            for day in range(streams):
+                table.append({"day": str(day)}, pa.table({"id": [day]}))
         for seed in range(options.first, options.last + 1):
             many = MANY if seed % MANY_EVERY == 0 else None
             wide_table = WIDE if options.wide or seed % WIDE_EVERY == WIDE_EVERY - 1 else None
-            world = World(seed, lake, TABLES, many, wide=wide_table, asks=frozenset(options.ask), trace=trace)
+            around, asks = Surroundings(seed), frozenset(options.ask)
+            world = World(around, lake, (*TABLES, FEW), many, wide=wide_table, asks=asks, trace=trace)
             try:
                 world.run()
             except Exception as error:  # noqa: BLE001  (any error: the other seeds still run)

@@ -23,11 +23,18 @@ class SeedResult:
 
 
 def run_seeds(
-    first: int, last: int, processes: int = 1, asks: Sequence[str] = (), of: str = "dispatchers"
+    first: int,
+    last: int,
+    processes: int = 1,
+    asks: Sequence[str] = (),
+    of: str = "dispatchers",
+    days: float | None = None,
 ) -> Iterator[SeedResult]:
-    """As they end; each process takes an equal part, in one piece: heavy seeds have numbers that end alike."""
+    """As they end; each process takes an equal part, in one piece: heavy seeds have numbers that end alike. `days`:
+    simulated ones, of keepers."""
     bounds = [first + (last + 1 - first) * number // processes for number in range(processes + 1)]
     options = [argument for ask in asks for argument in ("--ask", ask)]
+    options += [] if days is None else ["--days", str(days)]
     command = [sys.executable, "-m", f"tests.simulation.run_{of}"]
     running = [
         subprocess.Popen(

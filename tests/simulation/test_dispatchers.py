@@ -26,9 +26,9 @@ def test_every_instruction_of_simulated_dispatchers_is_run_once_and_the_same_see
     [
         (Ask.LOSE_AN_EVENT, 2, "was never told to be started"),
         (Ask.COMMIT_TWICE, 2, "with 2 commits"),
-        (Ask.LOSE_A_RECORD, 4, "0 times"),
+        (Ask.LOSE_A_RECORD, 11, "0 times"),
         (Ask.PASS_OTHERS, 3, "which goes first on its stream"),
-        (Ask.TAKE_ANY_TURN, 2, "a session of one destination at work at once"),
+        (Ask.TAKE_ANY_TURN, 4, "a session of one destination at work at once"),
         pytest.param(Ask.KEEP_WORKERS, 5, "and none is idle", marks=pytest.mark.long),
     ],
 )

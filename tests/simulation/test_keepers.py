@@ -8,45 +8,36 @@ from collections.abc import Iterator
 import pytest
 
 from compactor.storage.object_store import ObjectEntry, ObjectStore
-from dispatcher.keeper.decision_log import DecisionMade, DecisionState
-from dispatcher.keeper.upkeep import LakeUpkeep, Upkeep
+from dispatcher.keeper.decision_log import DecisionMade
 from launcher.sizing.cluster_choice import ClusterRoom
 from tests.keeper_world import KeeperWorld
-from tests.simulation.keepers import run_keepers
+from tests.simulation.keepers import Break
+from tests.simulation.seeds import run_seeds
 from tests.simulation.virtual_threads import Process, Scheduler
 
 SEEDS = 2
-DAYS = 4.0
+DAYS = 3.5
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, SEEDS + 1))
-def test_keepers_have_every_delta_compacted_once_in_time_within_its_money_and_no_needed_file_deleted(seed: int) -> None:
-    assert run_keepers(seed, DAYS).violations == []
+def test_keepers_have_every_delta_compacted_once_in_time_within_its_money_and_no_needed_file_deleted() -> None:
+    results = {each.seed: each.wrong for each in run_seeds(1, SEEDS, processes=2, of="keepers", days=DAYS)}
+    assert results == dict.fromkeys(range(1, SEEDS + 1))
 
 
 @pytest.mark.slow
-def test_the_simulation_sees_a_keeper_that_forgets_what_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DecisionState, "streams_at_work", frozenset())
-    assert any("are at work on" in wrong or "behind" in wrong for wrong in run_keepers(3, DAYS).violations)
-
-
-@pytest.mark.slow
-def test_the_simulation_sees_a_keeper_that_forgets_what_was_spent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DecisionState, "spent_usd", lambda *_: 0.0)
-    assert any("has spent" in wrong for wrong in run_keepers(2, DAYS).violations)
-
-
-@pytest.mark.slow
-def test_the_simulation_sees_a_collection_without_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = LakeUpkeep.do_what_is_due
-
-    def hasty(self: LakeUpkeep) -> Upkeep:
-        monkeypatch.setattr(self, "_grace_seconds", 0.0)
-        return whole(self)
-
-    monkeypatch.setattr(LakeUpkeep, "do_what_is_due", hasty)
-    assert any("misses" in wrong for wrong in run_keepers(1, DAYS).violations)
+@pytest.mark.parametrize(
+    ("broken", "seed", "violation"),
+    [
+        (Break.FORGET_WORK, 3, "two decisions are open on"),
+        (Break.FORGET_SPENT, 3, "has spent"),
+        (Break.NO_GRACE, 1, "misses"),
+    ],
+)
+def test_the_simulation_sees_what_is_broken_on_purpose(broken: Break, seed: int, violation: str) -> None:
+    (result,) = run_seeds(seed, seed, asks=[broken], of="keepers", days=DAYS)
+    assert result.wrong is not None
+    assert violation in result.wrong
 
 
 # ------------------------------------------------------------------------------------ two keepers, request by request

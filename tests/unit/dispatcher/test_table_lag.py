@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -9,6 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from compactor.planning.stream_figures import StreamFigures
+from compactor.storage.object_store import ObjectEntry
 from dispatcher.operations.lag_board import TABLES_SAMPLED, LagBoard
 from dispatcher.operations.metrics import prometheus_text
 from dispatcher.operations.table_lag import TABLES_SHOWN, TableLag, most_behind_first, table_gauges
@@ -136,6 +138,27 @@ def test_a_closing_that_ended_halfway_is_gone_on_with(clock: ManualClock) -> Non
     body = store.read(minutes[0].key)
     close_lag_days(store, "2025-10-10")
     store.overwrite(minutes[0].key, body or b"")
+    assert close_lag_days(store, "2025-10-10") == ["2025-10-09"]
+    assert len(list(read_samples(store, "2025-10-09"))) == 1
+    assert list(store.list("history/lag_minutes/")) == []
+
+
+class ClosedByAnother(MemoryStore):
+    """Another dispatcher closes the day that this one has just found open."""
+
+    is_met = False
+
+    def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectEntry]:
+        found = list(super().list(prefix, start_after))
+        if prefix.startswith("history/lag/") and not self.is_met:
+            self.is_met = True
+            close_lag_days(self, "2025-10-10")
+        return iter(found)
+
+
+def test_two_dispatchers_may_close_a_day_at_once(clock: ManualClock) -> None:
+    store = ClosedByAnother(clock)
+    look(board(store, clock), lag("a", 1))
     assert close_lag_days(store, "2025-10-10") == ["2025-10-09"]
     assert len(list(read_samples(store, "2025-10-09"))) == 1
     assert list(store.list("history/lag_minutes/")) == []
