@@ -71,6 +71,7 @@ class SessionRuns:
         finally:
             for each in unit:
                 self._metrics.session_left(each.work.text, each.session_id)
+            claimed.leaves(lease)
             if not left_running and not isinstance(failure, Fenced | Unavailable | Conflict):
                 claimed.ends(lease)  # no session of it may run any more
 
@@ -91,9 +92,7 @@ class SessionRuns:
             return left_open
 
     def _task(self, claimed: ClaimedJobRun, waiting: WaitingSession) -> SessionTask:
-        """What waits again after its bundle is not attached to that bundle again."""
-        session = claimed.newest.sessions[waiting.session_id]
-        in_flight = session.in_flight if session.bundle == waiting.bundle else None
+        session, in_flight = claimed.newest.sessions[waiting.session_id], claimed.in_flight(waiting)
         spec = SessionSpec.from_facts(session.pin, job_run=claimed.accepted.spec)
         desired = DesiredSla.of(spec, claimed.seconds_since_acceptance())
         return SessionTask(

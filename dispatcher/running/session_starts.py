@@ -119,13 +119,16 @@ class SessionStarts:
 
     def _start(self, unit: Unit, job_run: ClaimedJobRun, markers: Iterable[MarkedJobRun], run: Run) -> None:
         sessions = job_run.newest.sessions
-        request = LeaseRequest(job_run.mark, {each.session_id: each.stream for each in unit})
-        if any(sessions[each.session_id].in_flight is not None for each in unit):
-            return self._begin(unit, job_run, self._leases.adopt(request), run)
+        watched = tuple(each for each in unit if job_run.in_flight(each) is not None)
+        request = LeaseRequest(job_run.mark, {each.session_id: each.stream for each in watched or unit})
+        if watched:  # the others are no reason to pass anybody: they are in the next unit
+            return self._begin(watched, job_run, self._leases.adopt(request), run)
         if len(unit) == 1:
             plan = sessions[unit[0].session_id].plan
             request = LeaseRequest(job_run.mark, request.streams, plan.cluster if plan is not None else None)
-        self._leases.end_all_of(job_run.work, request.streams)  # none of these sessions runs
+        for lease in self._leases.of(job_run.work):
+            if not request.streams.keys().isdisjoint(lease.session_ids) and not job_run.needs(lease):
+                self._leases.end(lease)
         answer = self._leases.take(request, markers, self._states())
         self._hold_back(unit, job_run, answer)
         if answer.lease is not None:

@@ -154,7 +154,7 @@ class Leases:
 
     def has_lease(self, work: WorkId) -> bool:
         """Whether a lease of this job run has not ended, by the last read."""
-        return any(lease.work == work for lease in self.newest.turns.values())
+        return bool(self.of(work))
 
     def lacks_slot(self, mark: MarkedJobRun) -> bool:
         """Whether a limit on sessions stops this job run from starting one, by the last read."""
@@ -298,11 +298,14 @@ class Leases:
         self._log.append(decide)
         return exceeded[0] if exceeded else None
 
-    def end_all_of(self, work: WorkId, session_ids: Collection[str] | None = None) -> None:
-        """Ends the leases of a job run, or of these sessions of it: none of them runs any more."""
-        for lease in list(self.newest.turns.values()):
-            if lease.work == work and (session_ids is None or not set(session_ids).isdisjoint(lease.session_ids)):
-                self.end(lease)
+    def end_all_of(self, work: WorkId) -> None:
+        """Ends the leases of a job run: none of its sessions runs any more."""
+        for lease in self.of(work):
+            self.end(lease)
+
+    def of(self, work: WorkId) -> list[Lease]:
+        """The leases of a job run that have not ended, by the last read."""
+        return [lease for lease in self.newest.turns.values() if lease.work == work]
 
     def end(self, lease: Lease) -> None:
         """Ends a lease. If the entry cannot be written now, `catch_up` writes it later."""

@@ -21,6 +21,13 @@ def test_every_instruction_of_simulated_dispatchers_is_run_once_and_the_same_see
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", [1013, 1026])
+def test_no_other_job_run_takes_a_stream_while_some_sessions_of_a_bundle_are_tried_again(seed: int) -> None:
+    (result,) = run_seeds(seed, seed)
+    assert result.wrong is None
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "seed", "violation"),
     [
