@@ -155,7 +155,7 @@ class ClaimedJobRuns(Mapping[WorkId, ClaimedJobRun]):
         """Frees marker and claim, in this order: the marker is repaired while the claim is held, and a job run that is
         marked as held by a live dispatcher is not read. False: the store does not answer, and it stays claimed."""
         try:
-            self._records.mark_held(replace(claimed.mark, owner=None, epoch=0))
+            self._records.mark_held(replace(claimed.mark, owner=None))
             self.spark_jobs_left += len(claimed.claim.release(claimed.stopped))
         except Fenced as error:
             self.lose(claimed, str(error))
