@@ -1,4 +1,4 @@
-"""Draws time against table size."""
+"""Draws time against table size, and actual against predicted time."""
 
 from __future__ import annotations
 
@@ -33,6 +33,26 @@ def draw(entries: Sequence[Entry], path: Path) -> None:
     axes.yaxis.set_minor_formatter("{x:g}")
     axes.tick_params(axis="y", which="minor", labelsize=6)
     axes.set_ylabel("seconds, without start-up")
+    axes.grid(visible=True, which="both", linewidth=0.3)
+    axes.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def draw_predictions(points: Sequence[tuple[float, float, bool]], path: Path) -> None:
+    """A point per session, both axes logarithmic: predicted and actual seconds, and whether it took longer than its
+    expected SLA."""
+    figure, axes = plt.subplots(figsize=(6, 5), dpi=100)
+    for is_beyond, color, label in ((False, "tab:blue", "within the expected SLA"), (True, "tab:red", "beyond it")):
+        some = [(predicted, actual) for predicted, actual, beyond in points if beyond is is_beyond]
+        axes.scatter([each[0] for each in some], [each[1] for each in some], s=14, color=color, label=label)
+    ends = [min(each[0] for each in points) / 1.2, max(each[0] for each in points) * 1.2]
+    axes.plot(ends, ends, color="grey", linewidth=0.8, label="as predicted")
+    axes.plot(ends, [each * 1.1 for each in ends], color="grey", linewidth=0.8, linestyle="--", label="10 % more")
+    axes.set(xscale="log", yscale="log", xlabel="predicted seconds", ylabel="actual seconds")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
     axes.grid(visible=True, which="both", linewidth=0.3)
     axes.legend(fontsize=7)
     figure.tight_layout()

@@ -6,6 +6,7 @@ machine. Most run in this process, some on a Spark that is up. Each is planned a
 counts is the *first* expected SLA, whatever it is refined to later.
 
     make sla ARGS="--sessions 150 --spark 12 --seed 7"
+    make sla ARGS=--clusters                                (see `cluster_sla.py`)
 
 With `--outcomes FILE` each session is noted there when it has ended, and a later run with the same options goes on
 after those: `--at-most 50` measures 50 now.
@@ -49,7 +50,9 @@ from compactor.storage.opening import open_store
 from launcher.sizing.cluster_choice import expected_store_use
 from launcher.sizing.money import SECONDS_MIN, cost_of
 from tests.benchmarks import report
+from tests.benchmarks.cluster_sla import TABLES, cluster_section, cluster_trials, run_missing_tables
 from tests.benchmarks.machine import describe_machine
+from tests.benchmarks.plot import draw_predictions
 from tests.servers import BUCKET, aws_environment, create_bucket, seaweedfs_server
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -459,10 +462,15 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--spark", type=int, default=12, help="of them, on a Spark that is up")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--scale", type=float, default=1.0, help="of the rows")
+    parser.add_argument("--clusters", action="store_true", help="on a standalone Spark of two workers instead")
     parser.add_argument("--results", type=Path, help=f"file to write to ({RESULTS.name}, where all is measured)")
     parser.add_argument("--outcomes", type=Path, help="file to note each session in, and to go on after")
     parser.add_argument("--at-most", type=int, default=sys.maxsize, help="sessions now; the others by a later run")
+    parser.add_argument("--tables-at-most", type=int, default=TABLES, help="the same, with --clusters")
     options = parser.parse_args(arguments)
+    if options.clusters:
+        _measure_clusters(options)
+        return
     load = os.getloadavg()[0]
     chosen = trials(options.sessions, options.spark, options.seed, options.scale)
     with tempfile.TemporaryDirectory(prefix="lithify-sla-") as folder:
@@ -470,12 +478,35 @@ def main(arguments: Sequence[str]) -> None:
     if len(outcomes) < len(chosen):
         print(f"\n{len(outcomes)} of {len(chosen)} sessions are measured: run it again for the others.")
         return
-    sections = [section(outcomes, options.seed, load, options.scale)]
-    report.show([report.machine_section(describe_machine()), *sections])
+    points = [(each.predicted_seconds, each.seconds, each.is_beyond) for each in outcomes]
+    _report(section(outcomes, options.seed, load, options.scale), "predicted_sessions", points, options)
+
+
+def _measure_clusters(options: argparse.Namespace) -> None:
+    load = os.getloadavg()[0]
+    tables = cluster_trials(options.seed, options.scale)
+    with tempfile.TemporaryDirectory(prefix="lithify-sla-") as folder:
+        outcomes = run_missing_tables(Path(folder), tables, options.outcomes, options.tables_at_most)
+    missing = sum(map(len, tables)) - len(outcomes)
+    if missing:
+        print(f"\n{missing} sessions are left: run it again for the other tables.")
+        return
+    points = [(each.predicted_seconds, each.seconds, each.seconds > each.expected_sla) for each in outcomes]
+    _report(cluster_section(outcomes, options.seed, load), "predicted_on_a_cluster", points, options)
+
+
+def _report(
+    measured: report.Section, plot_name: str, points: Sequence[tuple[float, float, bool]], options: argparse.Namespace
+) -> None:
+    """Beside the file of results lies a plot: predicted seconds, actual ones, whether they were beyond the SLA."""
+    title, text = measured
+    sections = [(title, f"{text}\n![{title}]({plot_name}.png)\n")]
+    report.show([report.machine_section(describe_machine()), measured])
     results = options.results
-    if results is None and options.sessions >= SESSIONS_MIN and options.scale == 1:
+    if results is None and (options.clusters or options.sessions >= SESSIONS_MIN) and options.scale == 1:
         results = RESULTS
     if results is not None:
+        draw_predictions(points, results.with_name(f"{plot_name}.png"))
         report.write(results, sections)
         print(f"\nWritten to {results}")
 
