@@ -21,6 +21,7 @@ ACCEPTED: Mapping[str, str] = {
     "AwsSolutions-VPC7": "stage dev has no log of connections, which costs more than the rest; stage prod has one",
     "AwsSolutions-ECS2": "the task's variables are names of places; its token comes from the workflow at its start",
     "AwsSolutions-ECS4": "dispatchers write metrics of their own; Container Insights cost more than they do",
+    "AwsSolutions-SQS3": "the page's queue has hints that are old after minutes; the others have dead letters",
     "AwsSolutions-SF2": "an execution waits for weeks: there is nothing that X-Ray would trace",
 }
 

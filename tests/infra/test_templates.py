@@ -136,7 +136,7 @@ def test_buckets_queues_and_topics_are_encrypted_with_one_key(template: Template
     keys += [each["Properties"]["KmsMasterKeyId"] for each in resources(template, "AWS::SQS::Queue").values()]
     for topic in resources(template, "AWS::SNS::Topic").values():
         keys.append(topic["Properties"]["KmsMasterKeyId"])
-    assert len(keys) == 8
+    assert len(keys) == 9
     # A topic has the key's id, or its ARN behind `arn:...:key/`.
     own = resources(template, "AWS::KMS::Key")
     assert all((next(iter(own)) if own else "11111111-2222-3333-4444-555555555555") in json.dumps(key) for key in keys)
