@@ -379,16 +379,30 @@ WORKER_FATES = ("crashes", "crashes after its commit", "hangs")
 
 @dataclass
 class MemberAtWork:
-    """One attempt in a job. `begun_at`, `ended_at`: in simulated seconds; 0: it has not begun, or not ended."""
+    """One attempt in a job. `begun_at`, `ended_at`: in simulated seconds; 0: it has not begun, or not ended.
+
+    superseded_at  another one began on its stream, while its dispatcher had lost the claim: that of a worker is taken
+                   for gone then, and its commit would be refused
+    """
 
     attempt: int
     plan: SessionPlan
     begun_at: float = 0.0
     ended_at: float = 0.0
+    superseded_at: float = 0.0
+
+    @property
+    def job_run_id(self) -> str:
+        return self.plan.spec.job_run.job_run_id
+
+    @property
+    def stream(self) -> tuple[str, str]:
+        spec = self.plan.spec
+        return spec.job_run.destination_compacted_table_id, encode_partition(spec.partition)
 
     @property
     def folder(self) -> SessionFolder:
-        return SessionFolder(self.plan.spec.job_run.job_run_id, self.plan.spec.session_id)
+        return SessionFolder(self.job_run_id, self.plan.spec.session_id)
 
 
 class Job:
@@ -434,6 +448,10 @@ class Job:
     def runs(self) -> bool:
         return self._exit_code is None
 
+    @property
+    def runs_in_worker(self) -> bool:
+        return self.runs and self._worker is not None
+
     def status(self) -> JobStatus:
         if self._exit_code is None:
             return JobRunning()
@@ -475,6 +493,7 @@ class Job:
         except (Fenced, Conflict):
             return self._is_fenced(number)
         member.begun_at = scheduler.now  # one that is fenced does nothing
+        self._world.supersede(member)
         self._world.begins(member)
         scheduler.at(scheduler.now + self._world.session_seconds(), lambda: self._commit(number))
         return None
@@ -927,6 +946,16 @@ class World:
     def begins(self, member: MemberAtWork) -> None:
         """An attempt."""
 
+    def supersede(self, member: MemberAtWork) -> None:
+        """What workers of dispatchers without the claim do on the stream of an attempt that begins."""
+        records = JobRunStore(self.state, self.clock)
+        for job in (each for each in self.jobs.values() if each.runs_in_worker):
+            for other in (each for each in job.members if each.begun_at and not each.ended_at):
+                if other.stream == member.stream and other.job_run_id != member.job_run_id:
+                    claim = records.log(other.job_run_id).load().state.claim
+                    if claim is None or claim.owner != job.launched_by:
+                        other.superseded_at = other.superseded_at or self.scheduler.now
+
     def cost(self, spec: SessionSpec) -> Cost | None:
         """Of a session that succeeds now."""
         return None
@@ -1061,10 +1090,8 @@ class World:
     def _side_by_side(self) -> int:
         by_destination: defaultdict[tuple[str, str], list[tuple[float, float, str]]] = defaultdict(list)
         for member in (each for job in self.jobs.values() for each in job.members if each.begun_at):
-            spec = member.plan.spec.job_run
-            stream = encode_partition(member.plan.spec.partition)
-            at_work = (member.begun_at, member.ended_at, spec.job_run_id)
-            by_destination[spec.destination_compacted_table_id, stream].append(at_work)
+            at_work = (member.begun_at, member.superseded_at or member.ended_at, member.job_run_id)
+            by_destination[member.stream].append(at_work)
         return sum(
             ends > begins and job_run_id != other_id
             for at_work in by_destination.values()
