@@ -65,7 +65,10 @@ def read_dms_csv(body: bytes, schema: pa.Schema | None, source_name: str) -> pa.
     if first is None or has_header:
         wanted = None
     elif not names:
-        raise Invalid(f"{source_name} has no header: declare the table's schema, in the order of the source's columns")
+        raise Invalid(
+            f"{source_name} does not begin with a column {DMS_COLUMN}, so its first line may be a header or a row: "
+            "declare the table's schema, in the order of the source's columns"
+        )
     elif len(first) in (len(names), len(names) + 1):
         wanted = names if len(first) == len(names) else [DMS_COLUMN, *names]
     else:

@@ -223,7 +223,7 @@ def test_a_file_of_dms_has_a_header_or_not_and_a_full_load_has_no_operations(
 @pytest.mark.parametrize(
     ("text", "schema", "reason"),
     [
-        ("I,1,a\n", None, "file has no header: declare the table's schema"),
+        ("I,1,a\n", None, "file does not begin with a column Op, so its first line may be a header or a row: declare"),
         ("I,1,a,b,c\n", SCHEMA, "file has 5 columns and no header, and the table's schema has 2"),
         ("I,one,a\n", SCHEMA, "file is no CSV of these columns"),
     ],
