@@ -271,7 +271,8 @@ def _refuse_other_widths(stated: PointerWidths, batch: pa.RecordBatch, where: st
         expected = [pa.binary(stated.file_number_bytes), pa.binary(stated.row_index_bytes)]
     else:
         expected = [pa.int32(), pa.int64()]
-    found = [batch.schema.field(name).type if name in batch.schema.names else None for name in names]
+    types = {field.name: field.type for field in batch.schema}
+    found = [types.get(name) for name in names]
     if found != expected:
         raise Corrupt(f"{where} has pointers of types {found}, but the log says {expected}")
 
