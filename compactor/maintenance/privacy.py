@@ -11,8 +11,7 @@ The *values of a key* are those of its key columns, and of the columns that the 
 declares none, those of all columns. An unreadable object is reported, since it may contain the values. Deletion
 vectors, pointers, logs without bounds, and published vectors, position deletes and versions contain numbers only.
 
-The table, the table that it is compacted from, and all that it is compacted into are searched. `lithify gc --delete`
-deletes an object if it runs after its time.
+The table, its source, and all that it is compacted into are searched. `lithify gc --delete` deletes after the time.
 """
 
 from __future__ import annotations
@@ -590,8 +589,7 @@ def _file_numbers_of_keys(stream: PartitionStream, uri: str, keys: Sequence[_Key
     for number, key in enumerate(keys) if held.num_rows else ():
         of_key = held.filter(pc.equal(held.column("digest"), pa.scalar(key.digest, digests.type)))
         if of_key.num_rows:
-            numbers = of_key.column("file_number").combine_chunks()
-            found[number] = file_numbers_of(numbers).astype(np.int64)
+            found[number] = file_numbers_of(of_key.column("file_number").combine_chunks()).astype(np.int64)
     return found
 
 
