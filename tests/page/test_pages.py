@@ -119,7 +119,7 @@ def test_the_chart_shows_each_session_with_the_seconds_of_its_status(
             page.goto(f"{served.url}/job-runs/{job_run_id}")
             shown = page.locator("svg.gantt text.took").all_text_contents()
             assert shown == [seconds_text(each["seconds"]) for each in sessions]
-            rows = page.locator("table:has(caption:text-is('Sessions')) tbody th").all_text_contents()
+            rows = page.locator("table:has(caption > span:text-is('Sessions')) tbody th").all_text_contents()
             assert rows == [
                 ", ".join(f"{key}={value}" for key, value in each["partition"].items()) for each in sessions
             ]
