@@ -48,9 +48,10 @@ def test_what_is_before_a_shuffle_runs_once_though_several_tasks_read_from_it() 
 
 def test_the_first_error_is_raised_when_the_tasks_that_had_begun_have_ended() -> None:
     engine, ended = InProcessEngine(tasks_at_once=2), threading.Event()
-    failed = threading.Event()
+    both_have_begun, failed = threading.Barrier(2), threading.Event()
 
     def task(number: int, _: Iterable[int]) -> int:
+        both_have_begun.wait(SECONDS_MAX)
         if number == 0:
             failed.set()
             raise Corrupt("the first task")
