@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -180,9 +179,7 @@ class _Work:
                 run_one(session, lambda: (plans[_id(session)].plan, InProcessEngine()), own)
 
             beside = [each for each in at_work if plans[_id(each)].side_by_side]
-            if beside:
-                with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="session") as threads:
-                    list(threads.map(run_beside_others, beside))
+            run_concurrently(self._lake.location, run_beside_others, beside, writes=True)
             for session in at_work:
                 planned = plans[_id(session)]
                 if not planned.side_by_side:

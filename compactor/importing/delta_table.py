@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compactor.importing.file_rows import Bools, FileRows, TableColumns, bare_schema, id_in_file, parquet
+from compactor.importing.file_rows import Bools, FileRows, TableColumns, bare_schema, id_in_file, name_in_file, parquet
 from compactor.importing.source_table import (
     OldFile,
     SourcePartition,
@@ -57,7 +57,7 @@ def read_delta_table(location: StoreLocation, version: int | None, null_value: s
     metadata = table.metadata()
     keys, columns = tuple(metadata.partition_columns), pa.schema(table.schema().to_arrow())
     mapping = _column_mapping(table)
-    names = TableColumns(columns, partial(_keys, mapping), id_in_file if mapping == _BY_ID else _name)
+    names = TableColumns(columns, partial(_keys, mapping), id_in_file if mapping == _BY_ID else name_in_file)
     written = bare_schema(plain_schema(pa.schema([each for each in columns if each.name not in keys])))
 
     def file_of(live: _Live) -> OldFile:
@@ -140,10 +140,6 @@ def _keys(mapping: str | None, column: pa.Field) -> tuple[str, ...]:
     """By what a file holds a column of the table."""
     found = {_BY_ID: _ID, "name": _PHYSICAL_NAME}.get(mapping or "")
     return ((column.metadata or {}).get(found, column.name.encode()).decode(),)
-
-
-def _name(column: pa.Field) -> str:
-    return str(column.name)
 
 
 def _deletes(mask: Bools | None) -> tuple[str, ...]:

@@ -159,6 +159,10 @@ def id_in_file(column: pa.Field) -> str:
     return str((column.metadata or {}).get(FIELD_ID, b"").decode())
 
 
+def name_in_file(column: pa.Field) -> str:
+    return str(column.name)
+
+
 def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 

@@ -28,7 +28,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.typedef import Record
 
-from compactor.importing.file_rows import Bools, FileRows, TableColumns, bare_schema, id_in_file, parquet
+from compactor.importing.file_rows import Bools, FileRows, TableColumns, bare_schema, id_in_file, name_in_file, parquet
 from compactor.importing.source_table import (
     METADATA_SUFFIX,
     OldFile,
@@ -264,11 +264,9 @@ class _Columns:
                 f"the columns {', '.join(held.names)} of a file have no ids, and the table has no name mapping "
                 "(schema.name-mapping.default), so that nothing tells which of the table's they are"
             )
-        return TableColumns(self.schema, lambda column: self.names.get(id_in_file(column), ()), _name).named(held)
-
-
-def _name(column: pa.Field) -> str:
-    return str(column.name)
+        return TableColumns(self.schema, lambda column: self.names.get(id_in_file(column), ()), name_in_file).named(
+            held
+        )
 
 
 # ------------------------------------------------------------------------------------------------------------- deletes
@@ -383,7 +381,7 @@ class _FileDeletes:
 
 
 def digests_of(rows: pa.RecordBatch, names: Sequence[str]) -> Digests:
-    """S20 (rows,): equal where all columns are, nulls included."""
+    """V20 (rows,): equal where all columns are, nulls included."""
     table = pa.Table.from_batches([rows])
     found = digest_keys([canonical_column(name, table.column(name)) for name in names], table.num_rows)
     return np.ascontiguousarray(found).view(_DIGEST).reshape(-1)

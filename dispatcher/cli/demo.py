@@ -31,7 +31,6 @@ from dispatcher.demo.stand_ins import AWS_VARIABLES
 from dispatcher.layout import FAILED, SUCCEEDED, Line, printable
 from dispatcher.operations.status import JobRunView, view_job_run
 from dispatcher.records.job_run_store import JobRunStore
-from dispatcher.stops import Stops
 
 LINE_CHARACTERS = 160
 """The width of the output without a terminal."""
@@ -101,8 +100,7 @@ def demo(
                 scenario = Scenario(environment, screen, progress, scale_factor)
                 ended = scenario.run(make_dispatcher(dependencies, environment, max_sessions), stops)
             if not ended:
-                out.print(f"Stopped before its end. What was done until then is in {demo_folder.shown}.")
-                raise typer.Exit(EXIT_INTERRUPTED)
+                raise _stopped_early(environment, out)
             views = _views(dependencies, environment)
             took_seconds = dependencies.clock.monotonic_seconds() - started_at_seconds
             report = _report(dependencies, environment, scenario, views, took_seconds, out)
@@ -131,7 +129,8 @@ def _show_keeper(
     with Screen(out, DemoProgress(), dependencies.clock) as screen:
         scenario = KeeperScenario(environment, screen, dependencies.clock, seconds)
         kept = scenario.run(make_dispatcher(dependencies, environment, max_sessions), stops)
-    _exit_if_interrupted(stops, environment, out)
+    if stops.interrupted:
+        raise _stopped_early(environment, out)
     claim = (
         f"{kept.deltas:,} deltas in {kept.seconds:.0f} s: the greatest lag was {kept.greatest_lag_seconds:.0f} s, of "
         f"less than {LAG_SECONDS_MAX:.0f} s, with {counted(kept.decisions, 'decision')}, and "
@@ -153,7 +152,8 @@ def _show_changes(
     scenario = ChangesScenario(environment, dependencies.program, dependencies.clock, seconds)
     with Screen(out, DemoProgress(), dependencies.clock, scenario.render) as screen:
         played = scenario.run(screen, make_dispatcher(dependencies, environment, max_sessions), stops)
-    _exit_if_interrupted(stops, environment, out)
+    if stops.interrupted:
+        raise _stopped_early(environment, out)
     tables = " and ".join(f"{each.name} of {each.lake_rows:,} rows" for each in played.tables)
     claim = (
         f"{played.changes:,} changes in {counted(played.files, 'file')}, each announced {ANNOUNCED_TIMES} times, in "
@@ -162,10 +162,9 @@ def _show_changes(
     _answer_check(Check(claim, played.holds), asdict(played), output)
 
 
-def _exit_if_interrupted(stops: Stops, environment: DemoEnvironment, out: Console) -> None:
-    if stops.interrupted:
-        out.print(f"Stopped before its end. What was done until then is in {environment.folder.shown}.")
-        raise typer.Exit(EXIT_INTERRUPTED)
+def _stopped_early(environment: DemoEnvironment, out: Console) -> typer.Exit:
+    out.print(f"Stopped before its end. What was done until then is in {environment.folder.shown}.")
+    return typer.Exit(EXIT_INTERRUPTED)
 
 
 def _answer_check(check: Check, facts: Mapping[str, object], output: Output) -> None:

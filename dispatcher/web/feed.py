@@ -91,7 +91,7 @@ class EventsFeed:
             if changed is not None:
                 self._look_again(changed)
                 heard_at_ms = self._clock.now_ms()
-            self._queue.delete(message)
+        self._queue.delete_all(messages)
         self.state = FeedState(heard_at_ms)
         return len(messages)
 

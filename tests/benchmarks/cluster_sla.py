@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -175,9 +176,13 @@ def run_missing_tables(
 
 
 def read_cluster_outcomes(noted: Path) -> list[ClusterOutcome]:
-    lines = noted.read_text().splitlines() if noted.exists() else []
-    values = [json.loads(line) for line in lines]
-    return [ClusterOutcome(**{**value, "trial": ClusterTrial(**value["trial"])}) for value in values]
+    return [ClusterOutcome(**{**value, "trial": ClusterTrial(**value["trial"])}) for value in read_notes(noted)]
+
+
+def read_notes(noted: Path) -> list[dict[str, Any]]:
+    """The lines of a file of outcomes, without a last one that a killed run has written in part."""
+    lines = noted.read_text().splitlines(keepends=True) if noted.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def _line(outcome: ClusterOutcome) -> str:

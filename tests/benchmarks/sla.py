@@ -50,7 +50,7 @@ from compactor.storage.opening import open_store
 from launcher.sizing.cluster_choice import expected_store_use
 from launcher.sizing.money import SECONDS_MIN, cost_of
 from tests.benchmarks import report
-from tests.benchmarks.cluster_sla import TABLES, cluster_section, cluster_trials, run_missing_tables
+from tests.benchmarks.cluster_sla import TABLES, cluster_section, cluster_trials, read_notes, run_missing_tables
 from tests.benchmarks.machine import describe_machine
 from tests.benchmarks.plot import draw_predictions
 from tests.servers import BUCKET, aws_environment, create_bucket, seaweedfs_server
@@ -322,10 +322,7 @@ def _note(outcome: Outcome) -> str:
 
 
 def read_outcomes(noted: Path) -> list[Outcome]:
-    """Without a last one that a killed run has noted in part."""
-    lines = noted.read_text().splitlines(keepends=True) if noted.exists() else []
-    values = [json.loads(line) for line in lines if line.endswith("\n")]
-    return [Outcome(**{**value, "trial": Trial(**value["trial"])}) for value in values]
+    return [Outcome(**{**value, "trial": Trial(**value["trial"])}) for value in read_notes(noted)]
 
 
 def _spark(stack: ExitStack) -> Engine:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from matplotlib import pyplot
 
+from tests.benchmarks.cluster_sla import ClusterOutcome, cluster_section, cluster_trials, run_missing_tables
+from tests.benchmarks.plot import draw_predictions
 from tests.benchmarks.sla import Outcome, Summary, Trial, read_outcomes, run_missing, run_trials, section, trials
 
 
@@ -66,3 +71,36 @@ def test_late_sessions_the_median_and_costs_as_expected_are_counted() -> None:
     assert summary.of(far=True).beyond == 1
     assert summary.quantiles()[0] == 0.9
     assert summary.quantiles()[-1] == 2.0
+
+
+def on_cluster(number: int, seconds: float) -> ClusterOutcome:
+    return ClusterOutcome(cluster_trials(1)[0][number], 20.0, 22.0, seconds, 1, 1)
+
+
+def test_each_table_on_a_cluster_has_a_first_compaction_and_later_ones_of_all_shapes() -> None:
+    tables = cluster_trials(seed=1)
+    assert sum(map(len, tables)) >= 40
+    assert [trials[0].base_rows for trials in tables] == [0] * len(tables)
+    assert all(trial.base_rows == trials[0].delta_rows for trials in tables for trial in trials[1:])
+    assert {trial.rounds for trials in tables for trial in trials} == {1, 2, 3, 4, 6}
+    assert cluster_trials(1) == tables != cluster_trials(2)
+
+
+def test_sessions_on_a_cluster_that_were_noted_are_not_run_again_and_misses_are_counted(tmp_path: Path) -> None:
+    measured = [on_cluster(number, seconds) for number, seconds in enumerate([21.0] * 9 + [44.0] * 3)]
+    noted = tmp_path / "outcomes.jsonl"
+    noted.write_text("".join(json.dumps(asdict(each)) + "\n" for each in measured) + '{"trial": {"tab')
+    assert run_missing_tables(tmp_path, [cluster_trials(1)[0]], noted, at_most=1) == measured
+    heading, text = cluster_section(measured, seed=1, load=0.5)
+    assert heading == "Expected SLA on a cluster"
+    assert "| all | 12 | 9 (75.0%) | at least 99.3% | 0.95 | at most 1.15 |" in text
+    assert "| 4 | 1 (25.0%) |" in text
+
+
+def test_the_plot_shows_sessions_beyond_their_expected_sla_in_red(tmp_path: Path) -> None:
+    pictures = []
+    for name, beyond in (("within.png", False), ("beyond.png", True)):
+        draw_predictions([(1.0, 1.05, False), (20.0, 44.0, beyond)], tmp_path / name)
+        pictures.append(pyplot.imread(tmp_path / name))
+    red = [((each[..., 0] > 0.7) & (each[..., 1] < 0.3)).sum() for each in pictures]
+    assert red[0] < red[1]
