@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 # spark-submit puts this file's own folder first on the path, where our modules would be found without their package.
@@ -37,8 +38,8 @@ def main(arguments: Sequence[str]) -> int:
     spark = SparkContext.getOrCreate()
     spark.setLogLevel("ERROR")
     try:
-        prestart_workers(spark)
-        return exit_code_of(lambda: _run(arguments, spark))
+        starting = prestart_workers(spark)
+        return exit_code_of(lambda: _run(arguments, spark, starting))
     finally:
         _stop(spark)
 
@@ -49,13 +50,13 @@ def _stop(spark: SparkContext) -> None:
     stop_spark(spark)
 
 
-def _run(arguments: Sequence[str], spark: SparkContext) -> None:
+def _run(arguments: Sequence[str], spark: SparkContext, starting: Thread) -> None:
     from compactor.engine.spark import SparkEngine
     from compactor.log_context import configure_logging
     from compactor.session_job import run_job
 
     configure_logging(as_json=True, runs_session=True)
-    run_job(arguments, _OnSpark(spark, SparkEngine(spark)))
+    run_job(arguments, _OnSpark(spark, SparkEngine(spark, starting)))
 
 
 class _OnSpark:

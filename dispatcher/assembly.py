@@ -40,7 +40,7 @@ from dispatcher.workflow.callbacks import Callbacks
 from dispatcher.workflow.dispatcher_task import DispatcherTask
 from launcher.clusters import Cluster, ListingCluster
 from launcher.clusters.workers import Workers
-from launcher.launch import LaunchDependencies
+from launcher.launch import LaunchDependencies, StartsAsPlanned
 from launcher.outcomes import NothingToDo
 from launcher.plan import (
     LackOfMemory,
@@ -147,7 +147,7 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
         settings.launcher.timers,
         settings.launcher.retry,
         outside.clock,
-        LearnedStarts(outside.state, outside.cluster.place, outside.clock),
+        LearnedStarts(outside.state, _learns_as(outside.cluster), outside.clock),
     )
     planners = Planners(plan, plan_small, open_lake)
     in_workers = _in_workers(outside.workers, launching, plan_for_worker, settings.launcher.poller)
@@ -169,6 +169,12 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
     return Dispatcher(receiver, controller, listeners, health, settings.service, outside.clock, background=background)
 
 
+def _learns_as(cluster: Cluster) -> str:
+    """Whose launches say how the next ones go. A machine's own place has another name whenever it starts."""
+    kind, _, _ = cluster.place.partition(" ")
+    return cluster.place if isinstance(cluster.resources(), ClusterRoom) else kind
+
+
 def _in_workers(
     workers: Workers | None, on_spark: LaunchDependencies, plan: WorkerPlanner, settings: PollerSettings
 ) -> WorkerLaunches | None:
@@ -176,7 +182,7 @@ def _in_workers(
         return None
     poller = WokenPoller(settings, on_spark.clock)
     workers.notify_ended = poller.wake
-    launching = replace(on_spark, cluster=workers, poller=poller)
+    launching = replace(on_spark, cluster=workers, poller=poller, starts=StartsAsPlanned())
     return WorkerLaunches(launching, workers.pool, plan, workers.start_seconds, lambda: len(workers.process_ids))
 
 

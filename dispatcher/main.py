@@ -123,7 +123,7 @@ class ServiceClients:
         from compactor.engine.java_home import find_java_home
         from launcher.archive import check_archive, spark_release_of
         from launcher.clusters.drivers import find_spark_home
-        from launcher.clusters.standalone import StandaloneCluster, StandaloneClusterSettings
+        from launcher.clusters.standalone import START_SECONDS, StandaloneCluster, StandaloneClusterSettings
 
         spark_home = find_spark_home(self._environment)
         wrong = check_archive(address.archive, spark_release_of(spark_home))
@@ -132,7 +132,7 @@ class ServiceClients:
         settings = StandaloneClusterSettings(
             master_url=address.master_url,
             archive=address.archive.absolute(),
-            resources=replace(resources, driver_memory_bytes=driver_memory_bytes),
+            resources=replace(resources, driver_memory_bytes=driver_memory_bytes, start_seconds=START_SECONDS),
             driver_memory_bytes=driver_memory_bytes,
             spark_home=spark_home,
             java_home=find_java_home(self._environment, work_folder / "java"),

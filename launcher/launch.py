@@ -62,7 +62,7 @@ from compactor.model.retries import Backoff
 from compactor.planning.cluster_plan import ClusterPlan, ClusterUse
 from compactor.planning.session_streams import Commit
 from compactor.planning.sizing import Resources
-from compactor.planning.spec import SessionSpec
+from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.sessions.bundle import UnloggedEnd
 from compactor.sessions.session_journal import SessionJournal
 from compactor.sessions.session_log import SessionFailed, SessionLogState, SessionSucceeded
@@ -146,19 +146,23 @@ class Control:
 
 
 class ClusterStarts(Protocol):
-    """What is known of the time that clusters take to start."""
+    """What is known of a place's own launches: the time that they take to start, and how far sessions are off."""
 
-    def observed(self, seconds: float) -> None:
-        """From a launch to the first sign of its job."""
+    def observed(self, start_seconds: float | None, factor: float | None) -> None:
+        """
+        start_seconds  of a cluster that was launched, to the first sign of its job; elsewhere what a session took
+                       beside its work
+        factor         seconds of a session's work / predicted seconds
+        """
 
     def applied(self, room: Room) -> Room:
-        """The settings with the start that is expected."""
+        """The settings with what is expected by them."""
 
 
 class StartsAsPlanned:
-    """A `ClusterStarts` of machines that run anyway: nothing is learned."""
+    """A `ClusterStarts` of workers that are warm: nothing is learned."""
 
-    def observed(self, seconds: float) -> None: ...
+    def observed(self, start_seconds: float | None, factor: float | None) -> None: ...
 
     def applied(self, room: Room) -> Room:
         return room
@@ -388,7 +392,7 @@ class LaunchRun:
         """Once, of a cluster that this dispatcher launched."""
         if self._waits_for_start and self._progress.has_begun and self._launched_at_seconds is not None:
             self._waits_for_start = False
-            self._dependencies.starts.observed(self._progressed_at_seconds - self._launched_at_seconds)
+            self._dependencies.starts.observed(self._progressed_at_seconds - self._launched_at_seconds, None)
 
     def _quiet_seconds(self) -> float:
         return self._clock.monotonic_seconds() - self._progressed_at_seconds
@@ -485,7 +489,8 @@ class LaunchRun:
                     member.session_id, member.attempt, member.setbacks, outcome, blames_session=blames
                 )
             else:
-                settlement.ends[member.session_id] = self._timed(outcome)
+                settlement.ends[member.session_id] = timed = self._timed(outcome)
+                self._note_seconds(member.plan, timed)
         settlement.write(self._journal)
         self._reruns += settlement.reruns
         self._journal.attempts_ended([self._open.pop(number).session_id for number in outcomes])
@@ -498,6 +503,14 @@ class LaunchRun:
         seconds = self._clock.monotonic_seconds() - self._launched_at_seconds
         measured = {"seconds": seconds, "used": self._used}
         return end.model_copy(update={"result": end.result.model_copy(update=measured)})
+
+    def _note_seconds(self, plan: SessionPlan, end: Succeeded | Cancelled) -> None:
+        """Of a session alone, launched by this dispatcher, that ran without a break."""
+        is_alone = self._launch.bundle_id is None and self._launched_at_seconds is not None
+        if is_alone and isinstance(end, Succeeded) and end.result.work_seconds is not None and plan.work_seconds:
+            work_seconds = end.result.work_seconds
+            beside_seconds = None if plan.cluster is not None else max(end.result.seconds - work_seconds, 0.0)
+            self._dependencies.starts.observed(beside_seconds, work_seconds / plan.work_seconds)
 
     def _with_commits(self, states: Mapping[int, SessionLogState]) -> dict[int, SessionLogState]:
         """Logs commits that attempts may not have logged, because there may be no later attempt to do it. Returns the

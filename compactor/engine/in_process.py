@@ -86,6 +86,9 @@ class InProcessEngine:
     def driver_hosts(self) -> None:
         return None
 
+    def await_workers(self) -> bool:
+        return False
+
     def cores(self) -> None:
         return None
 

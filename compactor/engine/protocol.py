@@ -113,6 +113,9 @@ class Engine(Protocol):
         process.
         """
 
+    def await_workers(self) -> bool:
+        """Returns when the first tasks can run. False: they could when the engine was made."""
+
     def cores(self) -> int | None:
         """Cores on which tasks can run now, while nodes are lost, added or late; None: they do not change.
         Thread-safe."""

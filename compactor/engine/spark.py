@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from threading import Thread
 from typing import Generic, TypeVar
 
 from pyspark import RDD, Accumulator, AccumulatorParam, Broadcast, SparkContext
@@ -35,10 +36,11 @@ SENT_WITH_FUNCTION_BYTES_MAX = 32 * 1024
 
 
 class SparkEngine:
-    """An engine on a running Spark."""
+    """An engine on a running Spark. `starting`: ends when its Python workers run; None: they do."""
 
-    def __init__(self, context: SparkContext) -> None:
+    def __init__(self, context: SparkContext, starting: Thread | None = None) -> None:
         self._context = context
+        self._starting = starting
         self._exchanged_before = False
 
     def resources(self) -> Resources:
@@ -61,6 +63,12 @@ class SparkEngine:
         conf = self._context.getConf()
         host = conf.get("spark.driver.host") or _LOOPBACK
         return host, conf.get("spark.driver.bindAddress") or host
+
+    def await_workers(self) -> bool:
+        if self._starting is None:
+            return False
+        self._starting.join()
+        return True
 
     def cores(self) -> int | None:
         """By the executors that are registered: Spark's scheduler counts their cores as they come and go."""

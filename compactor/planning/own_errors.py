@@ -3,12 +3,15 @@ for it. Pure.
 
     factor    seconds / predicted seconds of a session, without the start of a Spark
     sessions  the last ones of the table in the same place (in a process, on Spark, on a cluster)
+    p         the same of the last sessions of all tables there, as a dispatcher has seen them; 1: it has seen none
 
-| sessions        | prediction x                             | expected SLA                                     |
-|-----------------|------------------------------------------|--------------------------------------------------|
-| 0               | 1                                        | prediction and 10 %; said to be wide             |
-| 1 to ENOUGH - 1 | the greatest factor ** (n / (n + 2))     | prediction and 10 %                              |
-| ENOUGH and more | the median factor                        | the bound that holds for `COVERAGE` of sessions  |
+| sessions        | prediction x                                | expected SLA                                       |
+|-----------------|---------------------------------------------|----------------------------------------------------|
+| 0               | p                                           | prediction and 10 %; said to be wide if p is 1     |
+| 1 to ENOUGH - 1 | p * (the greatest factor / p) ** (n / (n + 2)) | prediction and 10 %                             |
+| ENOUGH and more | the median factor                           | the bound that holds for `COVERAGE` of sessions    |
+
+Where a table has fewer than `ENOUGH` sessions and its place has more, the place's bound takes the 10 %'s place.
 """
 
 from __future__ import annotations
@@ -49,13 +52,16 @@ _Z = 2.5
 
 @dataclass(frozen=True)
 class OwnErrors:
-    """The factors of a table's last sessions in one place, the oldest first."""
+    """The factors of a table's last sessions in one place, the oldest first. `others`: of all tables there; None: not
+    known."""
 
     factors: tuple[float, ...] = ()
+    others: OwnErrors | None = None
 
     @classmethod
-    def of(cls, factors: Sequence[float]) -> OwnErrors:
-        return cls(tuple(min(max(each, FACTOR_MIN), FACTOR_MAX) for each in factors))
+    def of(cls, factors: Sequence[float], others: Sequence[float] = ()) -> OwnErrors:
+        within = tuple(min(max(each, FACTOR_MIN), FACTOR_MAX) for each in factors)
+        return cls(within, cls.of(others) if others else None)
 
     @property
     def are_enough(self) -> bool:
@@ -67,11 +73,12 @@ class OwnErrors:
 
         Worked: 3 sessions took at most 0.5 of their predictions: 0.5 ** (3 / 5) = 0.66; 8 with a median of 0.45: 0.45.
         """
+        before = 1.0 if self.others is None else self.others.centre
         if not self.factors:
-            return 1.0
+            return before
         if self.are_enough:
             return median(self.factors)
-        return math.pow(max(self.factors), len(self.factors) / (len(self.factors) + PULL))
+        return before * math.pow(max(self.factors) / before, len(self.factors) / (len(self.factors) + PULL))
 
     @property
     def bound(self) -> float | None:
@@ -83,7 +90,8 @@ class OwnErrors:
         Worked: 8 sessions whose logarithms have the mean 0 and the deviation 0.05: 1.19; 24 of them: 1.15.
         """
         if not self.are_enough:
-            return None
+            of_others = None if self.others is None else self.others.bound
+            return None if self.others is None or of_others is None else self.centre * of_others / self.others.centre
         logs = [math.log(each) for each in self.factors]
         spread = max(stdev(logs), SPREAD_MIN)
         by_spread = mean(logs) + _student(len(logs) - 1) * spread * math.sqrt(1 + 1 / len(logs))
@@ -119,20 +127,28 @@ class OwnPrediction:
 
     @property
     def buffer(self) -> str:
-        return "buffer of its own sessions" if self.own.are_enough else "10 % buffer"
+        if self.own.bound is None:
+            return "10 % buffer"
+        return "buffer of its own sessions" if self.own.are_enough else "buffer of the sessions there"
 
     @property
     def sentence(self) -> str:
         """What the expected SLA rests on."""
-        factors, bound = self.own.factors, self.own.bound
-        if not factors:
+        factors, others, bound = self.own.factors, self.own.others, self.own.bound
+        if not factors and others is None:
             low, high = self.model.work_seconds * FIRST_RUN_LOW, self.model.work_seconds * FIRST_RUN_HIGH
             return (
                 "no session of this table has ended in such a place yet, so the figures are another machine's: its "
                 f"work may take {low:,.1f} to {high:,.1f} s"
             )
-        took = f"took {min(factors):.2f} to {max(factors):.2f} of the first prediction"
-        corrected = f"{counted(len(factors), 'own session')} {took}: it is corrected by {self.own.centre:.2f}"
+        found = [(factors, "own")] if factors else []
+        found += [] if others is None or self.own.are_enough else [(others.factors, "recent")]
+        took = " and ".join(
+            f"{counted(len(each), f'{whose} session')}{' there' if whose == 'recent' else ''} took {min(each):.2f} to "
+            f"{max(each):.2f}"
+            for each, whose in found
+        )
+        corrected = f"{took} of the first prediction: it is corrected by {self.own.centre:.2f}"
         return corrected if bound is None else f"{corrected}, and {COVERAGE:.1%} stay below {bound:.2f}"
 
 

@@ -155,9 +155,6 @@ class SessionSize:
     has_key: bool = True
     own_factors: tuple[tuple[str, float], ...] = ()
 
-    def own_errors(self, place: str) -> OwnErrors:
-        return OwnErrors.of([factor for where, factor in self.own_factors if where == place])
-
 
 @dataclass(frozen=True)
 class Resources:
@@ -171,6 +168,8 @@ class Resources:
     start_seconds        from the launch to the first task: of a Spark that has to be started, of a cluster; 0: it runs
     in_process           tasks run in the caller's process, one after the other
     start_late_seconds   beyond `start_seconds` and 10 %, that the start may be late
+    start_note           on what the seconds of the start rest
+    place_factors        seconds / predicted seconds of the last sessions of all tables there, the oldest first
     machines             that the tasks are spread over
     network_byte         seconds of one core for a byte over its share of its machine's network; 0: it bounds nothing
     """
@@ -183,6 +182,8 @@ class Resources:
     start_seconds: float = SESSION_SECONDS
     in_process: bool = False
     start_late_seconds: float = 0.0
+    start_note: str | None = None
+    place_factors: tuple[float, ...] = ()
     machines: int = 1
     network_byte: float = 0.0
 
@@ -337,7 +338,8 @@ class Sizing:
     @cached_property
     def prediction(self) -> OwnPrediction:
         model = predicted_time(self.size, self.resources, self.rounds, self.hash_bucket_count)
-        own = self.size.own_errors(self.resources.place)
+        place, others = self.resources.place, self.resources.place_factors
+        own = OwnErrors.of([factor for where, factor in self.size.own_factors if where == place], others)
         return OwnPrediction(model, own, self.resources.start_late_seconds)
 
     @property
@@ -377,6 +379,8 @@ class Sizing:
         buffered = f"{self.expected_sla:.1f} s with the {self.prediction.buffer}"
         yield f"{self.time.seconds:.1f} s predicted on {counted(self.resources.tasks, 'core')}; {buffered}"
         yield self.prediction.sentence
+        if self.resources.start_note is not None:
+            yield self.resources.start_note
 
     def _round_sentences(self, buckets: str) -> Iterator[str]:
         size, memory_bytes = self.size, self.task_memory_bytes

@@ -160,6 +160,8 @@ class SessionResult(RowTotals):
 
     seconds       from its launch, the start of its Spark included, to its end; in its own log, its start is the
                   predicted one
+    work_seconds  of these, from its first task to its last commit; None: not recorded, or attempts before its last one
+                  have committed rounds
     expected_sla  the value of `seconds` that its plan predicted
     hash_bucket_count  of its index at the end; None: nothing is compacted, or not recorded
     rehashed_from  what that was before it; None: it has not changed, or not recorded
@@ -181,6 +183,7 @@ class SessionResult(RowTotals):
     expected_cost: Cost | None = None
     cost: Cost | None = None
     used: ClusterUse | None = None
+    work_seconds: float | None = Field(default=None, ge=0)
 
 
 class SessionFailure(Document):

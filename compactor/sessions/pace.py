@@ -155,6 +155,12 @@ class Pace:
             seconds = self._elapsed() - self._work.before_seconds
             return Worked(self._rounds_done + 1, seconds, self._work.share_of(self._rounds_done + 1))
 
+    def work_seconds(self) -> float | None:
+        """Until now, from the first work. None: as in `worked`, or there was no round."""
+        return (
+            None if self._has_earlier_rounds or not self._rounds_done else self._elapsed() - self._work.before_seconds
+        )
+
     def pass_started(self, *, second: bool) -> None:
         with self._lock:
             self._in_round, self._in_second_pass, self._rows_before_pass = True, second, self._rows

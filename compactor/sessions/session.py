@@ -89,7 +89,8 @@ class SessionDependencies:
     """The dependencies of a session.
 
     progress        where running tasks report rows
-    before_seconds  from its launch to here: a part of its expected SLA
+    before_seconds  from its launch to here, a part of its expected SLA; what the engine's workers take to start after
+                    that is added
     attempt         its number, from 1
     shares_core     others run beside it on its core: how long it takes says nothing of the next session
     """
@@ -120,8 +121,11 @@ def run_session(plan: SessionPlan, dependencies: SessionDependencies) -> Session
     dependencies.lake.create_table_like(
         run.destination_compacted_table_id, dependencies.lake.table(run.source_table_id)
     )
+    before_seconds = dependencies.before_seconds
+    if rounds and dependencies.engine.await_workers():
+        before_seconds = dependencies.clock.monotonic_seconds() - started
     pace = Pace(
-        _expected_work(plan, rounds, dependencies.before_seconds),
+        _expected_work(plan, rounds, before_seconds),
         lambda: dependencies.clock.monotonic_seconds() - started,
         dependencies.report.expected_sla_changed,
         dependencies.report.share_done,
@@ -142,7 +146,7 @@ def run_session(plan: SessionPlan, dependencies: SessionDependencies) -> Session
     if rounds and destination.news is not None:
         destination.news.clear(LogState(committed.entry_number, snapshot))
     seconds = dependencies.clock.monotonic_seconds() - started
-    result = summarise(plan, snapshot, done, seconds)
+    result = summarise(plan, snapshot, done, seconds).model_copy(update={"work_seconds": pace.work_seconds()})
     has_changed = had_buckets is not None and had_buckets != result.hash_bucket_count
     return result.model_copy(update={"rehashed_from": had_buckets if has_changed else None})
 

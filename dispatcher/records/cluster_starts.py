@@ -1,15 +1,21 @@
-"""How long clusters take to start at one place (a kind and a region), learned from the launches of all dispatchers of a
-state.
+"""How long launches take to start at one place (a kind and a region, or a machine), and how far its sessions are off
+their predictions, learned from the launches of all dispatchers of a state.
 
-An observation is the time from a launch to the first sign of its job, by the clock of the dispatcher that watched both.
-The last ones stand in one object of the state, which is overwritten: it is for predictions only, and where two
-dispatchers write at once, one observation is lost.
+| place                            | its start is                                                     |
+|----------------------------------|------------------------------------------------------------------|
+| a cluster is launched            | from a launch to the first sign of its job                       |
+| this machine, a standalone Spark | what a session took beside its work: until its executors' Python |
+|                                  | runs, and from its last commit until it is seen to have ended    |
+
+All are seconds of the dispatcher that watched them. The last ones stand in one object of the state, which is
+overwritten: it is for predictions only, and where two dispatchers write at once, one observation is lost.
 """
 
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import structlog
 from pydantic import Field
@@ -18,7 +24,7 @@ from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import LithifyError
 from compactor.model.names import counted
-from compactor.planning.own_errors import OwnErrors
+from compactor.planning.own_errors import FIRST_RUN_HIGH, FIRST_RUN_LOW, OwnErrors
 from compactor.planning.sizing import Resources
 from compactor.planning.time_model import SLA_BUFFER
 from compactor.storage.object_store import ObjectStore
@@ -33,9 +39,10 @@ READ_AGAIN_SECONDS = 600.0
 
 
 class ObservedStarts(Document):
-    """`seconds`: of each start, the oldest first."""
+    """`seconds`: of each start, the oldest first. `factors`: likewise of sessions, seconds / predicted seconds."""
 
     seconds: tuple[float, ...] = Field(default=(), max_length=STARTS_KEPT)
+    factors: tuple[float, ...] = Field(default=(), max_length=STARTS_KEPT)
 
 
 class LearnedStarts:
@@ -50,10 +57,15 @@ class LearnedStarts:
         self._known = ObservedStarts()
         self._read_at_seconds: float | None = None
 
-    def observed(self, seconds: float) -> None:
+    def observed(self, start_seconds: float | None, factor: float | None) -> None:
         with self._lock:
             self._read()
-            self._known = ObservedStarts(seconds=(*self._known.seconds, round(seconds, 1))[-STARTS_KEPT:])
+            seconds = () if start_seconds is None else (round(start_seconds, 1),)
+            factors = () if factor is None else (round(factor, 3),)
+            self._known = ObservedStarts(
+                seconds=(*self._known.seconds, *seconds)[-STARTS_KEPT:],
+                factors=(*self._known.factors, *factors)[-STARTS_KEPT:],
+            )
             try:
                 self._store.overwrite(self._key, self._known.render())
             except LithifyError as error:
@@ -61,25 +73,23 @@ class LearnedStarts:
 
     def applied(self, room: Room) -> Room:
         """The settings with the start that is expected here: the prediction, and how much later than its buffer the
-        latest of 99.3 % are, as for a table's own sessions."""
-        if isinstance(room, Resources):
-            return room
+        latest of 99.3 % are, as for a table's own sessions; and with the factors of all tables' sessions."""
         with self._lock:
             if self._read_at_seconds is None or self._age_seconds() > READ_AGAIN_SECONDS:
                 self._read()
-            observed = self._known.seconds
-        default_seconds = room.limits.start_seconds
-        if not observed or not default_seconds:
-            return room
-        own = OwnErrors.of([seconds / default_seconds for seconds in observed])
-        start_seconds = default_seconds * own.centre
-        late_seconds = max(default_seconds * (own.bound or 0.0) - start_seconds * SLA_BUFFER, 0.0)
-        note = (
-            f"{counted(len(observed), 'cluster')} took {min(observed):,.0f} to {max(observed):,.0f} s to start here: "
-            f"{start_seconds:,.0f} s are counted, and {late_seconds:,.0f} s more than 10 % for late ones"
-        )
-        limits = replace(room.limits, start_seconds=start_seconds, start_late_seconds=late_seconds)
-        return replace(room, limits=limits, start_note=note)
+            known = self._known
+        if isinstance(room, Resources):
+            start = _expected_start(known.seconds, room.start_seconds)
+            return replace(
+                room,
+                start_seconds=start.seconds,
+                start_late_seconds=start.late_seconds,
+                start_note=start.note,
+                place_factors=known.factors,
+            )
+        start = _expected_start(known.seconds, room.limits.start_seconds)
+        limits = replace(room.limits, start_seconds=start.seconds, start_late_seconds=start.late_seconds)
+        return replace(room, limits=limits, start_note=start.note, place_factors=known.factors)
 
     def _age_seconds(self) -> float:
         return self._clock.monotonic_seconds() - (self._read_at_seconds or 0.0)
@@ -92,3 +102,30 @@ class LearnedStarts:
         except LithifyError as error:
             _log.warning("cluster_starts_not_read", key=self._key, reason=str(error))
         self._read_at_seconds = self._clock.monotonic_seconds()
+
+
+@dataclass(frozen=True)
+class _ExpectedStart:
+    seconds: float
+    late_seconds: float
+    note: str | None
+
+
+def _expected_start(observed: Sequence[float], default_seconds: float) -> _ExpectedStart:
+    """
+    Worked: 8 launches took 18 to 22 s, and 20 are the default: 20 s, and 3 more than 10 % for late ones.
+    """
+    if not default_seconds:
+        return _ExpectedStart(0.0, 0.0, None)
+    if not observed:
+        low, high = default_seconds * FIRST_RUN_LOW, default_seconds * FIRST_RUN_HIGH
+        note = f"no start was observed here yet: it may take {low:,.0f} to {high:,.0f} s"
+        return _ExpectedStart(default_seconds, 0.0, note)
+    own = OwnErrors.of([seconds / default_seconds for seconds in observed])
+    seconds = default_seconds * own.centre
+    late_seconds = max(default_seconds * (own.bound or 0.0) - seconds * SLA_BUFFER, 0.0)
+    note = (
+        f"{counted(len(observed), 'launch', 'launches')} took {min(observed):,.0f} to {max(observed):,.0f} s to start "
+        f"here: {seconds:,.0f} s are counted, and {late_seconds:,.0f} s more than 10 % for late ones"
+    )
+    return _ExpectedStart(seconds, late_seconds, note)

@@ -125,7 +125,7 @@ class ReleaseOfState(Key, template="releases/{version}"):
 
 
 class ClusterStartsObject(Key, template="cluster_starts/{place}"):
-    """How long the last clusters took to start at a place: a kind of cluster and its region."""
+    """How long the last launches took to start at a place, and how far their sessions were off their predictions."""
 
     place: str
 

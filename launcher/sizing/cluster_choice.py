@@ -120,7 +120,7 @@ class ClusterRoom:
 
     warnings    of its prices, which plans repeat
     serverless  it is made of workers of EMR Serverless; an instance type says what a task has
-    start_note  on what the seconds of its start rest
+    start_note, place_factors  as in `Resources`
     """
 
     limits: ClusterLimits = field(default_factory=ClusterLimits)
@@ -128,6 +128,7 @@ class ClusterRoom:
     warnings: tuple[str, ...] = ()
     serverless: bool = False
     start_note: str | None = None
+    place_factors: tuple[float, ...] = ()
 
     def check(self) -> None:
         """Raises `Invalid` with every reason, for limits that no session can run within, too."""
@@ -359,7 +360,10 @@ class ClusterChooser:
     def _candidate(self, instance: InstanceType, nodes: int) -> _Candidate | _TooSmall:
         limits = self._room.limits
         resources = replace(
-            resources_of(instance, nodes, limits.start_seconds), start_late_seconds=limits.start_late_seconds
+            resources_of(instance, nodes, limits.start_seconds),
+            start_late_seconds=limits.start_late_seconds,
+            start_note=self._room.start_note,
+            place_factors=self._room.place_factors,
         )
         if self._room.serverless:
             disk_bytes = serverless_executors_of(resources.tasks) * DISK_GIB_MAX * _GIB
@@ -462,7 +466,6 @@ class ClusterChooser:
             f"cluster: {nodes}, {of}: {self._why(plan)}",
             f"each node has {executors}, and {scratch} for scratch files; {scaling}",
             cost_sentences(plan.cost, self._room.prices.region),
-            *([] if self._room.start_note is None else [self._room.start_note]),
             *self._room.warnings,
         )
 

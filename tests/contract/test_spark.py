@@ -47,7 +47,7 @@ def test_the_room_for_kept_records_and_the_cores_are_known(context: SparkContext
 def test_waking_workers_is_one_spark_job_that_succeeds(context: SparkContext) -> None:
     tracker = context.statusTracker()
     before = set(tracker.getJobIdsForGroup())
-    prestart_workers(context).join(60)
+    assert SparkEngine(context, prestart_workers(context)).await_workers()
     wait_until(lambda: not tracker.getActiveJobsIds())  # noted after the job has answered
     woken = [tracker.getJobInfo(job) for job in set(tracker.getJobIdsForGroup()) - before]
     assert [job.status for job in woken if job is not None] == ["SUCCEEDED"]

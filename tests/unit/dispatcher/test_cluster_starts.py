@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from compactor.planning.bundle_plan import BundleBounds
 from compactor.planning.own_errors import ENOUGH
-from compactor.planning.sizing import Resources, SessionSize
+from compactor.planning.sizing import Resources, SessionSize, size_session
 from compactor.planning.time_model import SLA_BUFFER
 from compactor.session_job import _seconds_since
-from dispatcher.records.cluster_starts import READ_AGAIN_SECONDS, STARTS_KEPT, LearnedStarts
+from dispatcher.records.cluster_starts import READ_AGAIN_SECONDS, STARTS_KEPT, LearnedStarts, ObservedStarts
 from dispatcher.records.keys import ClusterStartsObject
 from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom, choose_cluster
 from launcher.spark_job import SparkJob
@@ -35,11 +36,11 @@ def learned(room: ClusterRoom, starts: LearnedStarts) -> ClusterLimits:
 def test_a_first_plan_counts_the_seconds_that_are_set_and_later_ones_those_that_were_observed() -> None:
     clock = ManualClock()
     starts = LearnedStarts(MemoryStore(clock), PLACE, clock)
-    assert starts.applied(ROOM) is ROOM
-    starts.observed(300.0)
+    assert learned(ROOM, starts) == ROOM.limits
+    starts.observed(300.0, None)
     assert 300 < learned(ROOM, starts).start_seconds < 420
     for seconds in (290.0, 300.0, 310.0) * 3:
-        starts.observed(seconds)
+        starts.observed(seconds, None)
     limits = learned(ROOM, starts)
     assert limits.start_seconds == pytest.approx(300)
     assert limits.start_late_seconds == 0  # they differ by less than 10 %
@@ -49,7 +50,7 @@ def test_the_spread_of_starts_lengthens_the_expected_sla_and_the_plan_says_so() 
     clock = ManualClock()
     starts = LearnedStarts(MemoryStore(clock), PLACE, clock)
     for seconds in (200.0, 300.0, 600.0) * 3:
-        starts.observed(seconds)
+        starts.observed(seconds, None)
     limits = learned(ROOM, starts)
     assert limits.start_seconds == pytest.approx(300)
     assert limits.start_seconds * SLA_BUFFER + limits.start_late_seconds > 600
@@ -59,21 +60,21 @@ def test_the_spread_of_starts_lengthens_the_expected_sla_and_the_plan_says_so() 
     assert chosen.plan.start_seconds == pytest.approx(300)
     work = chosen.sizing.time.work_seconds
     assert chosen.plan.expected_sla == pytest.approx((300 + work) * SLA_BUFFER + limits.start_late_seconds)
-    assert any("9 clusters took 200 to 600 s to start here: 300 s are counted" in each for each in chosen.arithmetic)
+    assert "9 launches took 200 to 600 s to start here: 300 s are counted" in chosen.sizing.arithmetic[-1]
 
 
 def test_other_dispatchers_learn_it_after_a_while_and_places_are_apart() -> None:
     clock = ManualClock()
     store = MemoryStore(clock)
     mine, theirs, elsewhere = (LearnedStarts(store, place, clock) for place in (PLACE, PLACE, "emr us-east-1"))
-    assert theirs.applied(ROOM) is ROOM
+    assert learned(ROOM, theirs) == ROOM.limits
     for _ in range(STARTS_KEPT + 5):
-        mine.observed(100.0)
-    assert theirs.applied(ROOM) is ROOM
+        mine.observed(100.0, 2.0)
+    assert learned(ROOM, theirs) == ROOM.limits
     clock.sleep(READ_AGAIN_SECONDS + 1)
     assert learned(ROOM, theirs).start_seconds == pytest.approx(100)
-    assert elsewhere.applied(ROOM) is ROOM
-    assert theirs.applied(Resources(1, 1)) == Resources(1, 1)
+    assert learned(ROOM, elsewhere) == ROOM.limits
+    assert theirs.applied(ROOM).place_factors == (2.0,) * STARTS_KEPT
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -83,12 +84,11 @@ def test_a_state_that_does_not_answer_costs_an_observation_and_fails_nothing(whe
     starts = LearnedStarts(store, PLACE, clock)
     key = ClusterStartsObject(PLACE).key
     store.fail("overwrite", key, when=when)  # type: ignore[arg-type]
-    starts.observed(100.0)
+    starts.observed(100.0, None)
     store.fail("read", key, times=None)
     clock.sleep(READ_AGAIN_SECONDS + 1)
     assert learned(ROOM, starts).start_seconds < 420
-    fresh = LearnedStarts(store, PLACE, clock)
-    assert fresh.applied(ROOM) is ROOM
+    assert learned(ROOM, LearnedStarts(store, PLACE, clock)) == ROOM.limits
 
 
 def test_a_damaged_note_is_left_out_and_replaced() -> None:
@@ -96,8 +96,8 @@ def test_a_damaged_note_is_left_out_and_replaced() -> None:
     store = MemoryStore(clock)
     store.overwrite(ClusterStartsObject(PLACE).key, b"{")
     starts = LearnedStarts(store, PLACE, clock)
-    assert starts.applied(ROOM) is ROOM
-    starts.observed(100.0)
+    assert learned(ROOM, starts) == ROOM.limits
+    starts.observed(100.0, None)
     assert learned(ROOM, LearnedStarts(store, PLACE, clock)).start_seconds < 420
 
 
@@ -131,3 +131,55 @@ def test_a_job_is_told_when_it_was_launched() -> None:
     known, unknown = (SparkJob("name", location, "plan", 1, Resources(1, 1), at_ms) for at_ms in (17, None))
     assert job_arguments(known)[-2:] == ("--launched-at-ms", "17")
     assert "--launched-at-ms" not in job_arguments(unknown)
+
+
+MACHINES = Resources(task_memory_bytes=4 * 1024**3, tasks=2, start_seconds=20.0)
+
+
+def on_machines(starts: LearnedStarts) -> Resources:
+    found = starts.applied(MACHINES)
+    assert isinstance(found, Resources)
+    return found
+
+
+def test_machines_that_run_anyway_start_as_their_own_sessions_did_and_a_first_plan_says_how_wide_it_is() -> None:
+    clock = ManualClock()
+    starts = LearnedStarts(MemoryStore(clock), "standalone", clock)
+    first = on_machines(starts)
+    assert (first.start_seconds, first.start_late_seconds) == (20, 0)
+    assert first.start_note == "no start was observed here yet: it may take 10 to 40 s"
+    for seconds in (30.0, 34.0, 38.0) * 3:
+        starts.observed(seconds, 1.5)
+    later = on_machines(starts)
+    assert later.start_seconds == pytest.approx(34)
+    assert later.start_seconds * SLA_BUFFER + later.start_late_seconds > 38
+    assert size_session(SIZE, later, None, None).time.start == pytest.approx(34)
+    warm = starts.applied(replace(MACHINES, start_seconds=0.0))
+    assert isinstance(warm, Resources)
+    assert warm.start_seconds == 0
+
+
+def test_a_tables_first_session_is_corrected_by_those_of_other_tables_there() -> None:
+    clock = ManualClock()
+    starts = LearnedStarts(MemoryStore(clock), "standalone", clock)
+    alone = size_session(SIZE, on_machines(starts), None, None)
+    for _ in range(ENOUGH):
+        starts.observed(20.0, 1.5)
+    beside = size_session(SIZE, on_machines(starts), None, None)
+    assert beside.time.work_seconds == pytest.approx(1.5 * alone.time.work_seconds)
+    assert f"{ENOUGH} recent sessions there took 1.50 to 1.50 of the first prediction" in beside.arithmetic[-2]
+    assert "with the buffer of the sessions there" in beside.arithmetic[-3]
+
+
+def test_sessions_on_machines_that_run_anyway_teach_what_they_took_beside_their_work(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, bundles=BundleBounds(sessions=1))
+    desk.cluster.has = MACHINES
+    for number in range(ENOUGH):
+        desk.append([{"id": number}])
+        desk.accept(job_run_id=f"run {number}")
+        desk.run()
+    body = desk.state.read(ClusterStartsObject(desk.cluster.place).key)
+    assert body is not None
+    known = ObservedStarts.parse_durable(body, "starts")
+    assert len(known.seconds) == len(known.factors) == ENOUGH
+    desk.close()

@@ -40,6 +40,19 @@ def test_few_sessions_pull_the_prediction_in_by_their_greatest_factor() -> None:
     assert OwnErrors.of([0.4] * 4 + [0.5] * 4).centre == pytest.approx(0.45)
 
 
+def test_where_a_table_has_few_sessions_those_of_other_tables_there_speak_first() -> None:
+    others = [1.8, 2.0, 2.2] * 3
+    none, one = OwnErrors.of([], others), OwnErrors.of([1.0], others)
+    assert none.centre == pytest.approx(2.0)
+    assert none.bound == OwnErrors.of(others).bound
+    assert one.centre == pytest.approx(2 * 0.5 ** (1 / 3))
+    assert one.bound is not None
+    assert none.bound is not None
+    assert one.bound / one.centre == pytest.approx(none.bound / none.centre)
+    assert OwnErrors.of([0.5] * ENOUGH, others).centre == 0.5
+    assert OwnErrors.of([], others[:3]).bound is None
+
+
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=40))
 def test_no_accident_moves_a_prediction_beyond_bounds(factors: list[float]) -> None:
     own = OwnErrors.of(factors)
