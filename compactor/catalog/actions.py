@@ -36,11 +36,26 @@ class StreamVersionDeprecated(Document):
     stream_version: int = Field(ge=1)
 
 
+class JoinedDelta(Document):
+    """A small append whose rows are in the files of a delta with those of others.
+
+    delta_id, content_digest  those that its delta would have by itself
+    rows                      its rows follow those of the one before
+    sequencer                 orders the versions of one object, as text; None: not known
+    """
+
+    delta_id: str
+    content_digest: str
+    rows: int = Field(ge=0)
+    sequencer: str | None = None
+
+
 class DeltaAdded(Document):
     """A delta, durable with this entry.
 
     content_digest  of the appended data; the same delta id with another digest is refused
     at_ms           the writer's clock; None: not recorded
+    joined          the appends that the delta consists of; empty: it is one
     """
 
     action: Literal["delta_added"] = "delta_added"
@@ -51,6 +66,22 @@ class DeltaAdded(Document):
     content_digest: str
     files: tuple[DataFile, ...]
     at_ms: int | None = None
+    joined: tuple[JoinedDelta, ...] = ()
+
+    @property
+    def append_ids(self) -> tuple[str, ...]:
+        """Of the appends that the delta consists of."""
+        return tuple(each.delta_id for each in self.joined) or (self.delta_id,)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """None of which is given again."""
+        return tuple(dict.fromkeys((self.delta_id, *self.append_ids)))
+
+    def digest_of(self, delta_id: str) -> str:
+        """The content digest of the append with one of its ids."""
+        own = (each.content_digest for each in self.joined if each.delta_id == delta_id)
+        return next(own, self.content_digest)
 
 
 class DeltaRetracted(Document):

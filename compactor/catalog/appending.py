@@ -14,6 +14,7 @@ from compactor.catalog.actions import (
     DeltaAdded,
     DeltaRetracted,
     DeltasTaken,
+    JoinedDelta,
     StreamAction,
     StreamDropped,
     StreamVersionCreated,
@@ -21,6 +22,7 @@ from compactor.catalog.actions import (
     StreamVersionReleased,
 )
 from compactor.catalog.delta_files import DeltaFiles
+from compactor.catalog.joining import Overtaken, Standing, standing_of
 from compactor.catalog.retired import refused_until_ms
 from compactor.catalog.snapshot import SourceStream, StreamSnapshot
 from compactor.model.errors import Fenced, Invalid
@@ -40,12 +42,14 @@ class DeltaRequest:
     position        None: the writer's clock in ms, or the last position + 1 if that is greater
     delta_id        identifies a repeated append
     stream_version  None: the active one
+    joined          the appends that the delta consists of; empty: it is one
     """
 
     operation: Operation
     position: int | None
     delta_id: str
     stream_version: int | None
+    joined: tuple[JoinedDelta, ...] = ()
 
     def __post_init__(self) -> None:
         if self.position is not None and not isinstance(self.position, int):
@@ -69,6 +73,11 @@ def retract_delta(snapshot: StreamSnapshot, table_id: str, delta_id: str) -> Seq
     for stream in snapshot.sources.values():
         delta = stream.deltas.find(delta_id)
         if delta is not None:
+            if delta.delta_id != delta_id:
+                raise Invalid(
+                    f"{delta_id!r} is one of {len(delta.joined):,} small appends in delta {delta.delta_id!r}, which "
+                    "can be taken back with all of them; or append a delta that deletes its rows"
+                )
             _refuse_taken(snapshot, stream, table_id, delta)
             return [
                 DeltaRetracted(stream_version=stream.stream_version, position=delta.position, delta_id=delta.delta_id)
@@ -156,7 +165,7 @@ def find_delta(snapshot: StreamSnapshot, request: DeltaRequest) -> DeltaAdded | 
 def check_same_delta(existing: DeltaAdded, request: DeltaRequest, content_digest: str) -> None:
     """Raises `Invalid` if a field of the request differs from the existing delta."""
     differences = []
-    if existing.content_digest != content_digest:
+    if existing.digest_of(request.delta_id) != content_digest:
         differences.append("other content")
     if existing.operation != request.operation:
         differences.append(f"operation {existing.operation}, not {request.operation}")
@@ -188,11 +197,14 @@ def add_delta(
     """The actions that add the delta; none if it exists already.
 
     The first delta of a partition stream, or of a dropped one, creates a stream version, active, in the same entry.
+    Raises `Overtaken` if not all appends that it consists of are still to be added.
     """
     existing = find_delta(snapshot, request)
     if existing is not None:
         check_same_delta(existing, request, delta_files.content_digest)
         return []
+    if any(standing_of(snapshot, each.delta_id, each.sequencer) is not Standing.NEW for each in request.joined):
+        raise Overtaken
     check_request(snapshot, request)
     stream = target_of(snapshot, request)
     created: list[StreamAction] = []
@@ -213,6 +225,7 @@ def add_delta(
             content_digest=delta_files.content_digest,
             files=delta_files.files,
             at_ms=now_ms,
+            joined=request.joined,
         ),
     ]
 

@@ -219,6 +219,11 @@ def digest_source(
     if isinstance(source, list):
         uris = _absolute_uris(source)
         return _digest_copies(location, uris, fallback) if copies else _digest_files(location, uris, fallback)[0]
+    return digest_rows(source)
+
+
+def digest_rows(source: ArrowSource) -> str:
+    """The content digest of a delta with these rows."""
     content = ContentDigest(source.schema)
     for _ in _pieces(source, content):
         pass

@@ -20,6 +20,11 @@ _FAN_OUT = 8
 _position = attrgetter("position")
 
 
+def object_of(delta_id: str) -> str:
+    """The object of which a delta's rows are a version (FORMAT.md, section 6.2)."""
+    return delta_id.rpartition("@")[0]
+
+
 class _Run:
     """Some deltas. The first `skipped` ones are no longer part of the sequence; a later copy drops them."""
 
@@ -35,10 +40,24 @@ class _Run:
 
     @cached_property
     def _by_id(self) -> dict[str, int]:
-        return {delta.delta_id: offset for offset, delta in enumerate(self.deltas)}
+        return {delta_id: offset for offset, delta in enumerate(self.deltas) for delta_id in delta.ids}
+
+    @cached_property
+    def _by_object(self) -> dict[str, int]:
+        return {
+            object_of(each.delta_id): offset
+            for offset, delta in enumerate(self.deltas)
+            for each in delta.joined
+            if each.sequencer is not None
+        }
 
     def find(self, delta_id: str) -> DeltaAdded | None:
-        offset = self._by_id.get(delta_id)
+        return self._at(self._by_id.get(delta_id))
+
+    def find_version(self, object_name: str) -> DeltaAdded | None:
+        return self._at(self._by_object.get(object_name))
+
+    def _at(self, offset: int | None) -> DeltaAdded | None:
         return None if offset is None or offset < self.skipped else self.deltas[offset]
 
     def above(self, position: int) -> int:
@@ -49,8 +68,9 @@ class _Run:
         if 2 * offset > len(self.deltas):
             return _Run(self.deltas[offset:])
         run = _Run(self.deltas, offset)
-        if "_by_id" in self.__dict__:
-            run.__dict__["_by_id"] = self._by_id
+        for name in ("_by_id", "_by_object"):
+            if name in self.__dict__:
+                run.__dict__[name] = self.__dict__[name]
         return run
 
 
@@ -109,12 +129,12 @@ class DeltaSequence(Sequence[DeltaAdded]):
                 yield from run.deltas[run.above(position) :]
 
     def find(self, delta_id: str) -> DeltaAdded | None:
-        """The delta with this id; None if there is none."""
-        for run in reversed(self._runs):
-            found = run.find(delta_id)
-            if found is not None:
-                return found
-        return None
+        """The delta that has this id, or the append of this id; None if there is none."""
+        return next(filter(None, (run.find(delta_id) for run in reversed(self._runs))), None)
+
+    def find_version(self, object_name: str) -> DeltaAdded | None:
+        """The last delta with a version of an object whose sequencer is known; None if there is none."""
+        return next(filter(None, (run.find_version(object_name) for run in reversed(self._runs))), None)
 
     def __len__(self) -> int:
         return self._length

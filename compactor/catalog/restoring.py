@@ -269,6 +269,7 @@ class StreamRestore:
                     "stream_version": stream_version,
                     "position": position,
                     "delta_id": f"{delta.delta_id}, restored by {restore_id}",
+                    "joined": (),
                 }
             )
             for position, delta in enumerate(self._pending_then, first)

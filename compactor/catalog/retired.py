@@ -56,7 +56,7 @@ class RetiredDeltas:
     """The retired deltas of a stream version.
 
     position  of the last retired delta
-    count     number of all deltas that were ever retired
+    count     number of all ids that were ever retired
     refused   the retired ids, by the time until which they are refused
     """
 

@@ -288,7 +288,9 @@ def _retract_delta(snapshot: StreamSnapshot, action: DeltaRetracted) -> StreamSn
     kept = stream.deltas.without(action.position) if stream else DeltaSequence()
     if stream is None or len(kept) == len(stream.deltas):
         raise Corrupt(f"delta {action.delta_id!r} at {action.position} is retracted, but does not exist")
-    retracted = (*stream.retracted, RetractedDelta(action.delta_id, action.position))
+    taken_back = stream.deltas.find(action.delta_id)
+    ids = (action.delta_id,) if taken_back is None else taken_back.ids
+    retracted = (*stream.retracted, *(RetractedDelta(each, action.position) for each in ids))
     changed = replace(stream, deltas=kept, retracted=retracted)
     return replace(snapshot, sources=MappingProxyType({**snapshot.sources, action.stream_version: changed}))
 
@@ -310,7 +312,7 @@ def _retire_deltas(snapshot: StreamSnapshot, action: DeltasRetired) -> StreamSna
         raise Corrupt(f"deltas up to {action.position} are retired, beyond the last position {stream.last_position}")
     leaving, staying = stream.deltas.split(action.position)
     retired = (stream.retired or RetiredDeltas(action.position)).with_more(
-        action.position, (delta.delta_id for delta in leaving), action.ids_refused_until_ms, action.at_ms
+        action.position, (each for delta in leaving for each in delta.ids), action.ids_refused_until_ms, action.at_ms
     )
     changed = replace(stream, deltas=staying, retired=retired)
     return replace(snapshot, sources=MappingProxyType({**snapshot.sources, action.stream_version: changed}))
@@ -424,7 +426,7 @@ def _reset(snapshot: StreamSnapshot, action: StreamDropped | StreamRestored) -> 
 
 
 def _without_deltas(source: SourceStream, action: StreamDropped) -> SourceStream:
-    retired, ids = source.retired, [delta.delta_id for delta in source.deltas]
+    retired, ids = source.retired, [each for delta in source.deltas for each in delta.ids]
     if source.last_position is not None and (ids or retired is not None):
         before = retired or RetiredDeltas(source.last_position)
         retired = before.with_more(source.last_position, ids, action.ids_refused_until_ms, action.at_ms)

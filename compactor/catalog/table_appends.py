@@ -29,6 +29,7 @@ from compactor.catalog.delta_files import (
     register_files,
     write_files,
 )
+from compactor.catalog.joining import Arrival, Join, Overtaken, join, left_to_add
 from compactor.catalog.keys import DeltaFilePath, StreamFolder
 from compactor.catalog.properties import MissingColumns, SchemaGrowth, TableProperties, partitioning_of
 from compactor.catalog.snapshot import StreamSnapshot, apply
@@ -195,9 +196,44 @@ class TableAppends:
         self._table.check_takes_deltas()
         incoming = self._incoming(deltas, delta_ids, form)
         streams = {each.stream.folder: each.stream for each in incoming}
-        snapshots = dict(zip(streams, run_concurrently(self._location, _state_of, list(streams.values())), strict=True))
-        self._check_begins(snapshots.values())
+        snapshots = self._load_all(streams)
+        appended = self._append_all(incoming, streams, snapshots)
+        added = {folder: iter(deltas or ()) for folder, deltas in appended.items()}
+        return [next(added[each.stream.folder]) for each in incoming]
 
+    def append_joined(self, arrivals: Sequence[Arrival]) -> list[str]:
+        """See `Table.append_joined`."""
+        self._table.check_takes_deltas()
+        waiting: dict[StreamFolder, tuple[PartitionStream, list[Arrival]]] = {}
+        for each in arrivals:
+            stream = self._table.stream(each.partition)
+            waiting.setdefault(stream.folder, (stream, []))[1].append(each)
+        superseded: list[str] = []
+        for _ in range(len(arrivals) + 1):  # each time something of a stream is there that was not before
+            streams = {folder: stream for folder, (stream, _) in waiting.items()}
+            snapshots = self._load_all(streams)
+            incoming: list[_Incoming] = []
+            for folder, (stream, of_stream) in waiting.items():
+                left, late = left_to_add(snapshots[folder], of_stream)
+                superseded += late
+                incoming += [_joint(stream, each, self._clock) for each in join(left)]
+            appended = self._append_all(incoming, streams, snapshots)
+            waiting = {folder: waiting[folder] for folder, deltas in appended.items() if deltas is None}
+            if not waiting:
+                return list(dict.fromkeys(superseded))
+        raise AssertionError("appends are overtaken, and nothing of them is there")
+
+    def _load_all(self, streams: Mapping[StreamFolder, PartitionStream]) -> dict[StreamFolder, StreamSnapshot]:
+        return dict(zip(streams, run_concurrently(self._location, _state_of, list(streams.values())), strict=True))
+
+    def _append_all(
+        self,
+        incoming: Sequence[_Incoming],
+        streams: Mapping[StreamFolder, PartitionStream],
+        snapshots: Mapping[StreamFolder, StreamSnapshot],
+    ) -> dict[StreamFolder, list[Delta] | None]:
+        """The deltas of each stream, in their order. None: they were overtaken, and none of them is added."""
+        self._check_begins(snapshots.values())
         checked: dict[StreamFolder, list[_Checked]] = {folder: [] for folder in streams}
         target = _Target(self._clock.new_id())
 
@@ -206,18 +242,19 @@ class TableAppends:
             try:
                 return self._prepare(each, snapshots[each.stream.folder], target, checked[each.stream.folder])
             except Invalid as error:
-                raise Invalid(*(f"delta {number} of {len(deltas)}: {reason}" for reason in error.reasons)) from error
+                raise Invalid(*(f"delta {number} of {len(incoming)}: {reason}" for reason in error.reasons)) from error
 
-        groups: dict[StreamFolder, list[_Prepared]] = {folder: [] for folder in streams}
+        groups: dict[StreamFolder, list[_Prepared]] = {}
         for prepared in run_concurrently(self._location, prepare, list(enumerate(incoming, 1)), writes=True):
-            groups[prepared.incoming.stream.folder].append(prepared)
+            groups.setdefault(prepared.incoming.stream.folder, []).append(prepared)
 
-        def append_group(folder: StreamFolder) -> list[Delta]:
-            return self._append_to(streams[folder], groups[folder])
+        def append_group(folder: StreamFolder) -> list[Delta] | None:
+            try:
+                return self._append_to(streams[folder], groups[folder])
+            except Overtaken:
+                return None
 
-        appended = run_concurrently(self._location, append_group, list(groups), writes=True)
-        added = dict(zip(groups, map(iter, appended), strict=True))
-        return [next(added[each.stream.folder]) for each in incoming]
+        return dict(zip(groups, run_concurrently(self._location, append_group, list(groups), writes=True), strict=True))
 
     def _incoming(
         self,
@@ -385,6 +422,11 @@ class TableAppends:
             allow_files=properties.allow_files,
             partitioning=partitioning_of(self._table.partition_keys, properties),
         )
+
+
+def _joint(stream: PartitionStream, join: Join, clock: Clock) -> _Incoming:
+    request = DeltaRequest(join.arrivals[0].operation, None, join.delta_id or clock.new_id(), None, join.joined)
+    return _Incoming(stream, request, join.rows, FileForm(ContentType.PARQUET, ROWS_PER_DELTA_FILE, copies=False))
 
 
 def _state_of(stream: PartitionStream) -> StreamSnapshot:

@@ -34,6 +34,7 @@ from compactor.catalog.dropping import (
     refuse_use_of_dropped,
     time_text,
 )
+from compactor.catalog.joining import Arrival
 from compactor.catalog.keys import NAME_IN_STREAM_BYTES_MAX, DroppedTable, TableFolder
 from compactor.catalog.news import partitions_with_news
 from compactor.catalog.partition_split import Partitioning
@@ -420,6 +421,12 @@ class Table:
         of its deltas or none: append all of them again with the same delta ids.
         """
         return self._appends.append_many(deltas, delta_ids, FileForm.of(content_type, None, copy=copy))
+
+    def append_joined(self, arrivals: Sequence[Arrival]) -> list[str]:
+        """Add what has landed and is not there yet, with one log entry for each partition stream: small appends with
+        the same columns become one delta, and each is known again by its own id. Returns the ids of older versions of
+        files of which a later one is there: they are left out. Raises as `append_many`."""
+        return self._appends.append_joined(arrivals)
 
     def retract(self, partition: PartitionValues, delta_id: str) -> None:
         """Retract a delta that no compaction has committed. A repeated call is a no-op.

@@ -1,4 +1,4 @@
-"""The deltas of what has landed for a table, a file or rows in a message: the changes of its feed, or else rows to
+"""The appends of what has landed for a table, a file or rows in a message: the changes of its feed, or else rows to
 write."""
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from compactor.catalog.delta_files import FileVersion, read_rows, version_of_file
+from compactor.catalog.delta_files import FileVersion, digest_rows, read_rows, version_of_file
 from compactor.catalog.feed import OF_ROWS
+from compactor.catalog.joining import Arrival
 from compactor.catalog.properties import TableProperties
 from compactor.changes.appending import (
     OF_DELETES,
@@ -40,18 +41,21 @@ class LandingTable(ChangedTable, Protocol):
 
 @dataclass(frozen=True)
 class LandedFile:
-    """`file_id`: of this version of the file, or of the message's rows; its deltas' ids begin with it. What was
+    """`file_id`: of this version of the file, or of the message's rows; the ids of its arrivals begin with it. What was
     quarantined is durable."""
 
     file_id: str
-    deltas: Sequence[tuple[dict[str, str], pa.Table, str]]
-    delta_ids: Sequence[str]
+    arrivals: Sequence[Arrival]
     quarantined_rows: int
+
+    @property
+    def rows(self) -> int:
+        return sum(each.rows.num_rows for each in self.arrivals)
 
     @property
     def size_bytes(self) -> int:
         """Of its rows, in memory."""
-        return sum(rows.nbytes for _, rows, _ in self.deltas)
+        return sum(each.rows.nbytes for each in self.arrivals)
 
 
 def id_of_file(uri: str, version: FileVersion) -> str:
@@ -59,14 +63,20 @@ def id_of_file(uri: str, version: FileVersion) -> str:
 
 
 def delta_ids_of(file_id: str) -> tuple[str, ...]:
-    """All that the deltas of a file may have."""
+    """All that the appends of a file may have."""
     return (file_id, *(f"{file_id}-{end}" for end in (OF_UPSERTS, OF_DELETES)))
 
 
-def deltas_of_file(
-    table: LandingTable, location: StoreLocation, uri: str, version: FileVersion, quarantine: Quarantine | None = None
+def arrivals_of_file(
+    table: LandingTable,
+    location: StoreLocation,
+    uri: str,
+    version: FileVersion,
+    sequencer: str | None = None,
+    quarantine: Quarantine | None = None,
 ) -> LandedFile:
     """Reads the file, and says what is to be appended. What of it is refused it quarantines, if there is a quarantine.
+    `sequencer`: see `Arrival`.
 
     Raises `Invalid` if the file cannot be appended, or was replaced while it was read: then the newer version announces
     itself.
@@ -81,10 +91,10 @@ def deltas_of_file(
         batch = _batch_of_rows(table, rows, file_id, quarantines=quarantines)
     if version_of_file(location, uri) != version:
         raise Invalid(f"{uri} was replaced while it was read: its newer version announces itself")
-    return _landed(table, batch, quarantine)
+    return _landed(table, batch, quarantine, sequencer)
 
 
-def deltas_of_rows(
+def arrivals_of_rows(
     table: LandingTable, lines: bytes, rows_id: str, name: str, quarantine: Quarantine | None = None
 ) -> LandedFile:
     """The same of rows as JSON lines. `name`: theirs in messages."""
@@ -100,10 +110,16 @@ def deltas_of_rows(
     return _landed(table, batch, quarantine)
 
 
-def _landed(table: LandingTable, batch: BatchOfChanges, quarantine: Quarantine | None) -> LandedFile:
+def _landed(
+    table: LandingTable, batch: BatchOfChanges, quarantine: Quarantine | None, sequencer: str | None = None
+) -> LandedFile:
     if quarantine is not None and batch.refused:
         quarantine.put(table.table_id, batch.batch_id, batch.refused)
-    return LandedFile(batch.batch_id, batch.deltas, batch.delta_ids, len(batch.refused))
+    arrivals = [
+        Arrival(partition, rows, operation, delta_id, digest_rows(rows), sequencer)
+        for (partition, rows, operation), delta_id in zip(batch.deltas, batch.delta_ids, strict=True)
+    ]
+    return LandedFile(batch.batch_id, arrivals, len(batch.refused))
 
 
 def _batch_of_rows(table: LandingTable, source: FeedSource, file_id: str, *, quarantines: bool) -> BatchOfChanges:

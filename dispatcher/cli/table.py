@@ -46,9 +46,10 @@ def _in_flight_text(plan: object) -> str:
 
 
 def _action_text(action: dict[str, object]) -> str:
-    """An action's name; of a delta also the id that `retract` takes."""
-    name = str(action["action"])
-    return f"{name} {action['delta_id']} ({action['operation']})" if name == "delta_added" else name
+    """An action's name; of a delta also the id that `retract` takes, and how many small appends it consists of."""
+    name, joined = str(action["action"]), action.get("joined")
+    of = f", of {counted(len(joined), 'append')}" if isinstance(joined, list) and joined else ""
+    return f"{name} {action['delta_id']} ({action['operation']}{of})" if name == "delta_added" else name
 
 
 _IN_FLIGHT_COLUMN = Column("in_flight", "in flight", _in_flight_text)

@@ -22,8 +22,6 @@ from compactor.model.errors import Invalid
 ROWS_BYTES_MAX = 200 * 1024
 """Of the rows of a message, as JSON: more are a file."""
 
-_SEQUENCER_LENGTH_MAX = 64
-
 
 @dataclass(frozen=True)
 class Announced:
@@ -31,7 +29,7 @@ class Announced:
 
     etag       of the version that is meant; None: the one that is there
     size_bytes None: not known
-    sequencer  orders the versions of one key, as text: padded, so that it can be compared; None: not known
+    sequencer  orders the versions of one key, as text, without zeros at its end; None: not known
     """
 
     uri: str
@@ -122,5 +120,5 @@ def _object(bucket: str, key: str, found: Mapping[str, Any], etag: str | None) -
     if key.endswith("/") or size_bytes == 0:
         return
     sequencer = found.get("sequencer")
-    padded = None if sequencer is None else str(sequencer).upper().ljust(_SEQUENCER_LENGTH_MAX, "0")
-    yield Announced(f"s3://{bucket}/{key}", etag.strip('"') if etag else None, size_bytes, padded)
+    comparable = None if sequencer is None else str(sequencer).upper().rstrip("0")
+    yield Announced(f"s3://{bucket}/{key}", etag.strip('"') if etag else None, size_bytes, comparable)

@@ -1,13 +1,14 @@
 """Takes announced files in. The order of durable writes:
 
     1  changes that are refused, in the quarantine of a table that has one
-    2  the delta files of all files that were collected, in the lake
+    2  the delta files of all files that were collected, in the lake: one of many small ones
     3  one entry in the log of each partition stream that they have rows for
     4  copies of messages of files that cannot be taken in, among the dead letters, with the reasons
     5  the messages are deleted
 
-A delta's id is the file's URI and version, or the id of rows in a message. So a file that is announced twice, or whose
-message comes again after a stop at any of these writes, is in exactly one delta of each stream.
+The id of an append is the file's URI and version, or that of rows in a message, and the entry names those of a delta.
+So a file that is announced twice, or whose message comes again after a stop at any of these writes, is in exactly one
+delta of each stream; and by S3's sequencers a version that comes late is not written over a newer one.
 """
 
 from __future__ import annotations
@@ -16,16 +17,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-import pyarrow as pa
 import structlog
 
 from compactor.catalog.delta_files import version_of_file
-from compactor.changes.landing import LandedFile, deltas_of_file, deltas_of_rows
+from compactor.changes.landing import LandedFile, arrivals_of_file, arrivals_of_rows
 from compactor.changes.quarantine import Quarantine, quarantine_of
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError
-from compactor.model.names import PartitionValues
 from compactor.storage.concurrently import run_concurrently
 from dispatcher.ingest.announcements import Announced, AnnouncedRows, parse_announcements
 from dispatcher.ingest.listing import Landings, Listing, Looked, folder_of, takers_of
@@ -245,12 +244,12 @@ class Ingest:
         """None: another version is there than the one that was announced."""
         location = self._lake.location
         if isinstance(file, AnnouncedRows):
-            return deltas_of_rows(table, file.lines, f"{file.rows_id}", _name(file), quarantine)
+            return arrivals_of_rows(table, file.lines, f"{file.rows_id}", _name(file), quarantine)
         version = version_of_file(location, file.uri)
         if file.etag is not None and version.etag is not None and file.etag != version.etag.strip('"'):
             _log.info("file_superseded", uri=file.uri, announced=file.etag, found=version.etag)
             return None
-        return deltas_of_file(table, location, file.uri, version, quarantine)
+        return arrivals_of_file(table, location, file.uri, version, file.sequencer, quarantine)
 
 
 def _newest_of_each(files: Iterable[_Landing]) -> list[_Landing]:
@@ -283,15 +282,16 @@ def _read_together(files: Sequence[_Landing], bytes_max: int) -> Iterator[list[_
 def _append(table: Table, landed: list[tuple[LandedFile, Sequence[_Message]]], done: Ingested) -> Ingested:
     """With one entry for each stream; if one of the files cannot be appended, each by itself."""
     try:
-        table.append_many(*_joined([each for each, _ in landed]))
+        superseded = table.append_joined([arrival for each, _ in landed for arrival in each.arrivals])
     except Invalid:
-        landed = [each for each in landed if _is_taken_alone(table, *each)]
-    rows = sum(part.num_rows for each, _ in landed for _, part, _ in each.deltas)
+        landed, superseded = [each for each in landed if _is_taken_alone(table, *each)], []
+    if superseded:
+        _log.info("files_superseded", delta_ids=superseded)
     quarantined = sum(each.quarantined_rows for each, _ in landed)
     return replace(
         done,
         files=done.files + len(landed),
-        rows=done.rows + rows,
+        rows=done.rows + sum(each.rows for each, _ in landed),
         quarantined_rows=done.quarantined_rows + quarantined,
     )
 
@@ -315,40 +315,13 @@ def _order(landing: _Landing) -> tuple[str, str]:
     return ("", _name(landing)) if isinstance(landing, AnnouncedRows) else (landing.sequencer or "", landing.uri)
 
 
-def _joined(files: Sequence[LandedFile]) -> tuple[list[tuple[dict[str, str], pa.Table, str]], list[str]]:
-    """Deltas and ids; a version that was announced twice is given once. Raises `Invalid` for rows of one id that
-    differ."""
-    once: dict[str, LandedFile] = {}
-    for each in files:
-        same = once.setdefault(each.file_id, each)
-        if same is not each and not _are_equal(same, each):
-            raise Invalid(f"there are two different sets of rows with the id {each.file_id}")
-    found = once.values()
-    return [delta for each in found for delta in each.deltas], [one for each in found for one in each.delta_ids]
-
-
-def _are_equal(one: LandedFile, other: LandedFile) -> bool:
-    return len(one.deltas) == len(other.deltas) and all(
-        here[0] == there[0] and here[2] == there[2] and here[1].equals(there[1])
-        for here, there in zip(one.deltas, other.deltas)
-    )
-
-
 def _is_taken_alone(table: Table, file: LandedFile, messages: Sequence[_Message]) -> bool:
-    """A delta that has been compacted and retired since is in already, and its id is refused."""
-    pairs = zip(file.deltas, file.delta_ids, strict=True)
-    left = [(delta, delta_id) for delta, delta_id in pairs if not _is_retired(table, delta[0], delta_id)]
     try:
-        table.append_many([delta for delta, _ in left], [delta_id for _, delta_id in left])
+        table.append_joined(file.arrivals)
     except Invalid as error:
         _refuse(messages, file.file_id, error)
         return False
     return True
-
-
-def _is_retired(table: Table, partition: PartitionValues, delta_id: str) -> bool:
-    sources = table.stream(partition).load().state.sources.values()
-    return any(each.retired is not None and each.retired.refuses(delta_id) for each in sources)
 
 
 def _refuse(messages: Sequence[_Message], uri: str, error: LithifyError) -> None:

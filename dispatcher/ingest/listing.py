@@ -82,7 +82,8 @@ class KnownFiles:
         def states(partition: PartitionValues) -> list[tuple[list[str], list[RefusedIds], bool]]:
             return [
                 (
-                    [each.delta_id for each in (*source.deltas, *source.retracted)],
+                    [delta_id for delta in source.deltas for delta_id in delta.ids]
+                    + [each.delta_id for each in source.retracted],
                     [] if source.retired is None else list(source.retired.refused),
                     source.retired is not None and source.retired.count > sum(map(len, source.retired.refused)),
                 )

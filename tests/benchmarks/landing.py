@@ -205,9 +205,10 @@ class _Shop:
         table: Table = self._catalog().table(f"BENCH.{name}.V1")
         sources = table.stream({"day": "1"}).load().state.sources.values()
         return {
-            each.delta_id.rpartition("@")[0] or each.delta_id: (each.at_ms or 0) / 1e3
+            delta_id.rpartition("@")[0] or delta_id: (each.at_ms or 0) / 1e3
             for source in sources
             for each in source.deltas
+            for delta_id in each.append_ids
         }
 
     def _check(self, name: str, count: int) -> None:

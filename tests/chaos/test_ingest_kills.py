@@ -74,7 +74,8 @@ class Shop:
         table, expected = self.table(), set(range(self.files))
         for day in range(DAYS):
             state = table.stream({"day": str(day)}).load().state
-            deltas = Counter(each.delta_id for source in state.sources.values() for each in source.deltas)
+            found = [each for source in state.sources.values() for each in source.deltas]
+            deltas = Counter(file for each in found for file in each.append_ids)
             assert set(deltas.values()) == {1}
             assert {int(Path(each.partition("@")[0]).stem) for each in deltas} == expected
             assert len(deltas) == len(expected)

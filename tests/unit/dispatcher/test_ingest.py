@@ -47,7 +47,7 @@ EVENT = {
         "object": {"key": "orders/day=1/a b+c.parquet", "size": 1024, "etag": "0af", "sequencer": "0055AED6"},
     },
 }
-FILE = Announced("s3://landing/orders/day=1/a b+c.parquet", "0af", 1024, "0055AED6".ljust(64, "0"))
+FILE = Announced("s3://landing/orders/day=1/a b+c.parquet", "0af", 1024, "0055AED6")
 
 
 @pytest.mark.parametrize(
@@ -160,10 +160,11 @@ class Landing:
         fresh = DeltaCatalog(self.store, self.clock).table(table.table_id)
         states = [fresh.stream(each).load().state for each in fresh.partitions()]
         return Counter(
-            f"{delta.delta_id} {delta.operation}"
+            f"{delta_id} {delta.operation}"
             for state in states
             for source in state.sources.values()
             for delta in source.deltas
+            for delta_id in delta.append_ids
         )
 
 
