@@ -11,7 +11,6 @@ written until then is as that of any job that was killed.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import json
 import os
@@ -21,14 +20,13 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import BinaryIO, TextIO
 
-import pyarrow as pa
-
 from compactor.engine.in_process import InProcessEngine
 from compactor.engine.in_process_tasks import InProcessTasks
 from compactor.engine.protocol import sentence_of
 from compactor.kernels.warm import warm_kernels
 from compactor.log_context import configure_logging
 from compactor.model.errors import EXIT_FAILED
+from compactor.model.freed_memory import return_freed_memory
 from compactor.model.machine import peak_memory_bytes
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan
@@ -93,12 +91,8 @@ def next_job(jobs: queue.SimpleQueue[list[str]], when_idle: Callable[[], None], 
 
 
 def return_memory() -> None:
-    """Returns to the system what Arrow and glibc keep for the next job, from all threads of the last one."""
     gc.collect()
-    pa.default_memory_pool().release_unused()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    return_freed_memory()
 
 
 def _receive(lines: BinaryIO, jobs: queue.SimpleQueue[list[str]]) -> None:

@@ -6,7 +6,6 @@ Nothing here may start a thread or open a connection: they do not survive a fork
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import io
 import os
@@ -29,10 +28,9 @@ from pyspark import daemon, worker  # noqa: E402
 import compactor.sessions.round_runner  # noqa: E402, F401  (its import is the point)
 from compactor.index.files import share_index_pages  # noqa: E402
 from compactor.kernels.warm import warm_kernels  # noqa: E402
+from compactor.model.freed_memory import keep_freed_memory  # noqa: E402
 
 _BUFFER_BYTES = 65536
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
-_NEVER_TRIMMED_BYTES = 2**30
 _run_worker = worker.main
 
 
@@ -56,17 +54,6 @@ def _share_index_pages() -> None:
     folders = os.environ.get("SPARK_LOCAL_DIRS")  # noqa: TID251
     if folders:
         share_index_pages([Path(folder) for folder in folders.split(",")])
-
-
-def keep_freed_memory() -> None:
-    """Lets glibc keep freed memory for the next task, up to the peak of a task, for which memory was planned.
-
-    Otherwise glibc returns a freed large array to the kernel, which clears its pages again for the next array.
-    """
-    adjust = getattr(ctypes.CDLL(None), "mallopt", None)
-    if adjust is not None:
-        adjust(_M_MMAP_MAX, 0)
-        adjust(_M_TRIM_THRESHOLD, _NEVER_TRIMMED_BYTES)
 
 
 def _nothing() -> None:

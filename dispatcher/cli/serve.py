@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import socket
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from compactor.model.background import BackgroundLoop
 from compactor.model.errors import Invalid
+from compactor.model.freed_memory import keep_few_arenas, return_freed_memory
 from compactor.publishing.published_lake import PublishedLake, lake_names
 from dispatcher.cli.options import DeadLettersOption, EndpointOption, StateOption
 from dispatcher.cli.table_places import LakePlace, check_exists
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 LOCAL = "127.0.0.1"
 PORT = 8642
-_ARENA_MAX, _ARENAS = -8, 2
-"""A parameter of glibc's `mallopt`, and its value."""
+TRIM_SECONDS = 60.0
+"""Readings free far more than the server keeps, and glibc would keep it between what is in use."""
 
 
 def serve(
@@ -73,7 +73,6 @@ def serve(
         from dispatcher.web.rendering import Renderer
     except ImportError as error:
         raise Invalid(f"the page needs {error.name}: pip install 'lithify[serve]'") from error
-    keep_few_arenas()
     dependencies = dependencies_of(context)
     catalog = lake.open()
     records = dependencies.store(state, lake.s3_endpoint_url, lake.region)
@@ -98,16 +97,14 @@ def serve(
         feed = None if events is None else EventsFeed(events, readings.look_again, dependencies.clock)
         app = create_app(readings, IcebergRestCatalog([published]), Doors(hosts, _token(token_file)), feed)
         listening = BackgroundLoop("events", feed.listen, PAUSE_SECONDS, at_once=True) if feed else nullcontext()
-        with listening:
+        with bounded_memory(), listening:
             _run(app, listener, f"http://{host}:{port}", uvicorn)
 
 
-def keep_few_arenas() -> None:
-    """glibc keeps freed memory in an arena for each thread, up to eight a core, and readings have many threads that
-    come and go: the memory of a server that runs for weeks would grow by all of them."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(_ARENA_MAX, _ARENAS)
+def bounded_memory() -> BackgroundLoop:
+    """Of a server that runs for weeks: freed memory is returned while the loop runs."""
+    keep_few_arenas()
+    return BackgroundLoop("memory", return_freed_memory, TRIM_SECONDS)
 
 
 def _run(app: FastAPI, listener: socket.socket, url: str, uvicorn: object) -> None:

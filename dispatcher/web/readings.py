@@ -39,7 +39,7 @@ from dispatcher.web.feed import Changed
 from dispatcher.web.job_run_course import Attempt, Course, ToldEvent, attempts_of, events_of, rounds_of, shared_launches
 from dispatcher.web.lag_history import LagHistory
 from dispatcher.web.money import DayOfMoney, MoneyHistory
-from dispatcher.web.shared import KeptEntries, Rank, Reading, SharedReadings
+from dispatcher.web.shared import Rank, Reading, SharedReadings, latest_entries
 from dispatcher.web.table_readings import LogPage, OneTable, Tables, read_log_page, read_table, read_tables
 
 STATE_REQUESTS_A_SECOND, LAKE_REQUESTS_A_SECOND = 1.4, 0.6
@@ -139,20 +139,20 @@ class OneJobRun:
     def plans(self) -> list[tuple[str, SessionPlanned]]:
         """The last plan of each session that has one, by its partition: the first ones."""
         states = list(self.state.sessions.values())
-        planned = [(self._name(each.pin.session_id), each.plan) for each in states if each.plan is not None]
+        planned = [(self.partition_of(each.pin.session_id), each.plan) for each in states if each.plan is not None]
         return planned[:PLANS_SHOWN]
 
     @property
     def retried_sessions(self) -> list[tuple[str, Attempt]]:
         """Attempts of sessions that did not succeed at once."""
         return [
-            (self._name(session_id), attempt)
+            (self.partition_of(session_id), attempt)
             for session_id, course in self.courses.items()
             if any(each.ended_at_ms is not None and not each.ended_well for each in course.attempts)
             for attempt in course.attempts
         ][-ATTEMPTS_SHOWN:]
 
-    def _name(self, session_id: str) -> str:
+    def partition_of(self, session_id: str) -> str:
         found = self.state.sessions.get(session_id)
         return session_id if found is None else partition_text(dict(found.pin.partition))
 
@@ -160,7 +160,7 @@ class OneJobRun:
     def shared_launches(self) -> dict[str, list[str]]:
         """Partitions whose sessions shared a launch."""
         shared = shared_launches({key: course.attempts for key, course in self.courses.items()})
-        return {bundle: [self._name(each) for each in sessions] for bundle, sessions in shared.items()}
+        return {bundle: [self.partition_of(each) for each in sessions] for bundle, sessions in shared.items()}
 
 
 class Readings:
@@ -185,7 +185,6 @@ class Readings:
         self._lake = DeltaCatalog(self._of_lake.store, clock)
         self._clock = clock
         self._queue = queue
-        self._entries = KeptEntries()
         self._money = MoneyHistory(self._records.history)
         self._lag = LagHistory(self._state.store, lake.location.root_uri)
         self._keepers: dict[str, int] = {}
@@ -250,7 +249,7 @@ class Readings:
         log: DecisionLog = DurableLog(self._records.store, folder.key, DECISION_LOG, self._clock)
 
         def read() -> list[dict[str, object]]:
-            return decision_records(table_id, self._entries.of(log), DECISIONS_SHOWN)[::-1]
+            return decision_records(table_id, latest_entries(log), DECISIONS_SHOWN)[::-1]
 
         return self._state.of(f"decisions {table_id}", read, Rank.ONE_THING)
 
@@ -261,12 +260,12 @@ class Readings:
     def _job_run(self, job_run_id: str) -> OneJobRun:
         view = view_job_run(self._records, job_run_id, self._clock)
         log = self._records.log(job_run_id if view.message_id is None else view.message_id)
-        state, entries = log.load().state, self._entries.of(log)
+        state, entries = log.load().state, latest_entries(log)
         courses = {key: Course(attempts) for key, attempts in attempts_of(entries).items()}
         for session in view.sessions[:SESSIONS_WITH_ROUNDS]:
             if session.rounds_done and session.session_id in courses:
                 session_log = self._records.session_log(job_run_id, session.session_id)
-                courses[session.session_id].rounds = rounds_of(self._entries.of(session_log))
+                courses[session.session_id].rounds = rounds_of(latest_entries(session_log))
         last, _ = self._records.last_retry(job_run_id, state)
         events = tuple(events_of(log, entries, state, view.accepted_at_ms))
         return OneJobRun(view, state, courses, events, None if last == job_run_id else last)

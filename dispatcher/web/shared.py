@@ -23,9 +23,8 @@ SECONDS_MIN = 2.0
 
 READINGS_KEPT = 256
 
-LOGS_KEPT = 32
 ENTRIES_MAX = 400
-"""Of a log, the latest: a page of them can be read, and a server that runs for long does not grow."""
+"""Of a log, the latest: a page of them can be read."""
 
 ActionT = TypeVar("ActionT")
 ValueT = TypeVar("ValueT")
@@ -152,25 +151,7 @@ class SharedReadings:
             return kept
 
 
-class KeptEntries:
-    """Entries of logs, kept between readings: entries never change, so only those that a log has grown by are read.
-    Safe to share between threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: dict[str, tuple[Entry[Any], ...]] = {}
-
-    def of(self, log: DurableLog[Any, ActionT]) -> tuple[Entry[ActionT], ...]:
-        """The latest entries, the oldest of them first. Raises the log's errors."""
-        with self._lock:
-            known = self._kept.pop(log.folder, ())
-        if known:
-            found = (*known, *log.entries(known[-1].number))
-        else:
-            last = log.load().entry_number
-            found = tuple(log.entries_between(max(last - ENTRIES_MAX + 1, 1), last))
-        with self._lock:
-            self._kept[log.folder] = found[-ENTRIES_MAX:]
-            while len(self._kept) > LOGS_KEPT:
-                self._kept.pop(next(iter(self._kept)))
-        return found[-ENTRIES_MAX:]
+def latest_entries(log: DurableLog[Any, ActionT]) -> tuple[Entry[ActionT], ...]:
+    """The oldest of them first. Raises the log's errors."""
+    last = log.load().entry_number
+    return tuple(log.entries_between(max(last - ENTRIES_MAX + 1, 1), last))

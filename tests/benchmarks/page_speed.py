@@ -24,29 +24,20 @@ from pathlib import Path
 from statistics import linear_regression, median
 
 import psutil
-import uvicorn
-from fastapi import FastAPI
 
-from compactor.lake import DeltaCatalog
 from compactor.model.clock import SystemClock
-from compactor.publishing.published_lake import PublishedLake
-from compactor.storage.local import LocalStore
-from compactor.storage.location import StoreLocation, parse_location
-from compactor.storage.object_store import ObjectEntry
+from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
-from dispatcher.cli.serve import keep_few_arenas
 from dispatcher.records.history import EndedJobRun
 from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
-from dispatcher.web.app import Doors, create_app
-from dispatcher.web.iceberg_rest import IcebergRestCatalog
-from dispatcher.web.readings import Readings
 from tests.benchmarks import report
 from tests.benchmarks.machine import describe_machine
+from tests.benchmarks.page_server import DELAY_SECONDS
 from tests.benchmarks.report import Section, markdown_table
+from tests.fakes.dispatch_desk import Desk, instruction
 from tests.servers import free_ports
 from tests.waiting import wait_until
 
-DELAY_SECONDS = 0.03
 JOB_RUNS, SESSIONS_EACH = 20, 50
 DAYS, ENDED_A_DAY = 365, 20
 VIEWERS, LOOK_SECONDS = 50, 5.0
@@ -57,45 +48,8 @@ GOALS = {"first byte, warm": 0.2, "whole page, warm": 1.0, "whole page, cold": 3
 REQUESTS_A_SECOND_MAX, MEMORY_MIB_MAX = 2.0, 250.0
 
 
-class FarStore(LocalStore):
-    """Each request takes its time. `requests`: so far."""
-
-    requests = 0
-    lock = threading.Lock()
-
-    @property
-    def location(self) -> StoreLocation:
-        """As of a bucket, whose requests are sent side by side."""
-        return parse_location(f"s3://bench/{Path(super().location.root_uri).name}")
-
-    def read(self, key: str) -> bytes | None:
-        self._travel()
-        return super().read(key)
-
-    def read_range(self, key: str, start: int, length: int) -> bytes:
-        self._travel()
-        return super().read_range(key, start, length)
-
-    def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectEntry]:
-        self._travel()
-        return super().list(prefix, start_after)
-
-    def list_folders(self, prefix: str) -> Iterator[str]:
-        self._travel()
-        return super().list_folders(prefix)
-
-    @classmethod
-    def _travel(cls) -> None:
-        with cls.lock:
-            cls.requests += 1
-        time.sleep(DELAY_SECONDS)
-
-
 def fill(folder: Path) -> None:
     """The state and the lake that are shown."""
-    # The process of the page is this module, too, and its memory is measured: without what only fills.
-    from tests.fakes.dispatch_desk import Desk, instruction
-
     clock = SystemClock()
     desk = Desk(folder, clock=clock, state=open_store(parse_location(str(folder / "state"))))
     now_ms = clock.now_ms()
@@ -129,24 +83,10 @@ def _ended(at_ms: int, day: int) -> list[EndedJobRun]:
     ]
 
 
-# ------------------------------------------------------------------------------------------- the process of the page
-
-
-def serve(folder: Path, port: int) -> None:
-    keep_few_arenas()
-    state, lake = (FarStore(parse_location(str(folder / name))) for name in ("state", "lake"))
-    clock = SystemClock()
-    readings = Readings(state, DeltaCatalog(lake, clock), clock)
-    catalog = IcebergRestCatalog([PublishedLake(lake, clock, "lake")])
-    app: FastAPI = create_app(readings, catalog, Doors([f"127.0.0.1:{port}"]))
-    app.add_api_route("/static-requests", lambda: FarStore.requests)
-    uvicorn.run(app, port=port, log_level="warning", access_log=False, lifespan="off")
-
-
 @contextmanager
 def served(folder: Path) -> Iterator[tuple[int, psutil.Process]]:
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", "tests.benchmarks.page_speed", "--serve", str(folder), "--port", str(port)]
+    command = [sys.executable, "-m", "tests.benchmarks.page_server", str(folder), str(port)]
     with subprocess.Popen(command) as process:
         try:
             wait_until(lambda: _is_up(port), every_seconds=0.2)
@@ -279,12 +219,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.page_speed", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="of the viewers")
     parser.add_argument("--results", type=Path, help="file to write to")
-    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if options.serve is not None:
-        serve(options.serve, options.port)
-        return
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="lithify-page-") as folder:
         fill(Path(folder))

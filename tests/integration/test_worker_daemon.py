@@ -52,7 +52,7 @@ def test_a_task_reads_what_the_other_side_sent_and_answers(
 PROGRAM = """
 import resource, sys
 import numpy as np
-from compactor.worker_daemon import keep_freed_memory
+from compactor.model.freed_memory import keep_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 from compactor.model.errors import Invalid
 from dispatcher.intake.queue import QueueMessage
 from dispatcher.web.app import Doors, create_app
+from dispatcher.web.counted_store import KEPT_OBJECT_BYTES_MAX, CountedStore
 from dispatcher.web.feed import Changed, EventsFeed, changed_by
 from dispatcher.web.iceberg_rest import IcebergRestCatalog
 from dispatcher.web.rendering import Renderer
@@ -181,3 +182,24 @@ def test_a_reading_that_nobody_else_is_beside_has_all_requests() -> None:
         costly.clock.sleep(1.0)
         costly.look("history", 9, Rank.OVERVIEW)
     assert costly.counts["history"] * 9 == pytest.approx(1_200 * RATE, rel=0.1)
+
+
+def test_what_never_changes_is_asked_for_once_and_what_is_kept_of_it_is_bounded() -> None:
+    store = MemoryStore(ManualClock())
+    entries = [f"job_runs/run/log/{number:020}.json" for number in range(1, 21)]
+    for key in entries:
+        store.put_if_absent(key, b"x" * KEPT_OBJECT_BYTES_MAX)
+    store.put_if_absent("job_runs/run/log/_last_checkpoint", b"16")
+    counted = CountedStore(store)
+    for _ in range(3):
+        assert counted.read(entries[0]) is not None
+        assert counted.read("job_runs/run/log/_last_checkpoint") == b"16"
+        assert counted.read(f"job_runs/run/log/{21:020}.json") is None, "it may be written at any time"
+    assert counted.requests == 1 + 3 + 3
+    for key in entries:
+        counted.read(key)
+    before = counted.requests
+    assert counted.read(entries[-1]) is not None
+    assert counted.requests == before
+    assert counted.read(entries[0]) is not None
+    assert counted.requests == before + 1, "another has taken its place"
