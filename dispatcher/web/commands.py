@@ -22,6 +22,9 @@ class Commands:
     def keeper(self) -> str:
         return self._with_state("keeper", "--lake", self.lake_uri, *self._queue())
 
+    def history(self) -> str:
+        return self._with_state("history")
+
     def retry(self, job_run_id: str) -> str:
         return self._with_state("retry", job_run_id)
 

@@ -6,6 +6,7 @@ is expected to end.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,10 @@ from dispatcher.web.words import seconds_words
 _WIDTH, _ROW, _TOP = 1000.0, 26.0, 24.0
 _LABEL, _SECONDS = 240.0, 90.0
 """Units that the names of sessions have, and their seconds."""
+
+_TICKS_MAX, _DAY_SECONDS = 5, 86_400
+_STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600, 1_200, 1_800, 3_600, 7_200, 18_000, 36_000, _DAY_SECONDS)
+"""Seconds between two ticks."""
 
 _WIDTH_MIN = 2.0
 """Of a bar that can be seen."""
@@ -83,8 +88,16 @@ def gantt_of(view: JobRunView, courses: Mapping[str, Course], now_ms: int) -> Ga
             expected_x = min(x(course.attempts[-1].launching_at_ms + session.expected_sla * 1000), _WIDTH - _SECONDS)
         name = partition_text(dict(session.partition))
         rows.append(GanttRow(number * _ROW + _TOP, name, bars, segments, expected_x, seconds_words(session.seconds)))
-    ticks = tuple((x(begin_ms + span_ms * part / 4), seconds_words(span_ms * part / 4_000)) for part in range(5))
+    ticks = tuple((x(begin_ms + at * 1000), seconds_words(at)) for at in _tick_seconds(span_ms / 1000))
     return Gantt(len(rows) * _ROW + _TOP + 10, tuple(rows), ticks)
+
+
+def _tick_seconds(span_seconds: float) -> list[float]:
+    """Round seconds, from 0 on, of which each is written in full."""
+    step = next((each for each in _STEPS if each * _TICKS_MAX >= span_seconds), None)
+    if step is None:
+        step = math.ceil(span_seconds / _TICKS_MAX / _DAY_SECONDS) * _DAY_SECONDS
+    return [round(number * step, 1) for number in range(int(span_seconds / step) + 1)]
 
 
 def _bars(begin_ms: int, attempts: list[Attempt], x: Callable[[float], float], now_ms: int) -> Iterator[Bar]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from compactor.model.errors import LithifyError
 from compactor.sessions.session_log import describe_progress
@@ -20,7 +22,7 @@ from dispatcher.web.feed import EventsFeed
 from dispatcher.web.gantt import gantt_of
 from dispatcher.web.lag_plot import lag_plot
 from dispatcher.web.money import money_chart
-from dispatcher.web.prediction import dots_of, misses_of, sla_line
+from dispatcher.web.prediction import BUFFER_UNITS, dots_of, misses_of
 from dispatcher.web.readings import NOTHING_KNOWN, Readings
 from dispatcher.web.shared import Reading
 from dispatcher.web.table_readings import privacy_waits
@@ -39,6 +41,7 @@ PAGES: Mapping[str, str] = {
 
 MISSES_SHOWN = 20
 _FOLDER = Path(__file__).parent
+_QUOTED = re.compile("`([^`]+)`")
 
 
 ValueT = TypeVar("ValueT")
@@ -72,7 +75,7 @@ class Renderer:
                 history = self._readings.history()
                 dots = dots_of(history.value)
                 missed, misses = sum(dot.is_missed for dot in dots), misses_of(dots, MISSES_SHOWN)
-                return self._render(name, history, dots=dots, missed=missed, misses=misses, line=sla_line())
+                return self._render(name, history, dots=dots, missed=missed, misses=misses, buffer=BUFFER_UNITS)
 
     def job_run(self, job_run_id: str) -> str:
         reading = self._readings.job_run(job_run_id)
@@ -164,12 +167,18 @@ def _environment() -> Environment:
         "usd": usd_words,
         "bytes": bytes_words,
         "safe_text": printable,
+        "prose": _prose,
         "printable_lines": lambda text: "\n".join(map(printable, text.split("\n"))),
         "partition": partition_text,
         "progress": describe_progress,
         "path": lambda text: quote(text, safe=""),
     }
     return environment
+
+
+def _prose(text: str) -> Markup:
+    """A sentence, with what it quotes as commands."""
+    return Markup(_QUOTED.sub(r"<code>\1</code>", str(escape(printable(text)))))
 
 
 def _main(page: str) -> str:

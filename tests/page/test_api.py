@@ -89,5 +89,5 @@ def test_a_server_with_a_token_tells_nothing_without_it(demo: Demo) -> None:
 def test_a_page_that_is_not_there_is_told_on_a_page(served: Served) -> None:
     status, headers, body = ask(f"{served.url}/none/<b>")
     assert (status, headers["Content-Type"]) == (404, "text/html; charset=utf-8")
-    assert "there is no page /none/&lt;b&gt;" in body
+    assert "There is no page /none/&lt;b&gt;" in body
     assert json.loads(ask(f"{served.url}/api/v1/none")[2])["reason"].startswith("there is no page /api/v1/none")

@@ -29,11 +29,14 @@ def paths(page: Page, url: str) -> dict[str, str]:
     page.goto(f"{url}/")
     menu = page.eval_on_selector_all("nav a", "links => links.map(each => new URL(each.href).pathname)")
     found = {path.strip("/").replace("/", "-") or "now": path for path in menu}
+    page.goto(f"{url}/tables/{TABLE}")
+    log = str(page.locator("main table a[href*='/log?']").first.get_attribute("href"))
     return {
         **found,
         "job-run": f"/job-runs/{JOB_RUN}",
         "job-run-strange": f"/job-runs/{quote(STRANGE, safe='')}",
         "table": f"/tables/{TABLE}",
+        "table-log": log,
         "nothing": "/job-runs/none",
     }
 

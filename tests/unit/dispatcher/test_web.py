@@ -197,7 +197,7 @@ def test_a_rejected_document_has_its_reasons_and_the_command_that_sends_it_again
     assert ">wrong</bdi></a>" in html
     (view,) = (each for each in served.readings.history().value if each.status == "rejected")
     for reason in view.reasons:
-        assert str(escape(reason)) in html
+        assert str(escape(reason)) in html.replace("<code>", "`").replace("</code>", "`")
     assert f"lithify redrive --queue-url &#39;memory queue&#39; --id {message_id}" in html
     assert "1 document was rejected within a day" in served.page("/")
 
@@ -212,13 +212,20 @@ def test_an_id_of_any_characters_is_text_and_a_link(served: Served) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;\\u202e" in served.page(link)
 
 
+def test_what_a_sentence_quotes_is_shown_as_a_command_and_stays_text(served: Served) -> None:
+    html = served.client.get("/job-runs/%60%3Cb%3E%60").text
+    assert "<code>&lt;b&gt;</code>" in html
+    assert "<code>lithify status</code> lists those there are" in html
+    assert "<b>" not in html
+
+
 @pytest.mark.parametrize(
     "path", ["/job-runs/none", "/tables/A.NONE.V1", "/api/v1/job_runs/none", "/api/v1/tables/A.NONE.V1"]
 )
 def test_what_is_not_there_is_said_with_what_to_do(served: Served, path: str) -> None:
     answer = served.client.get(path)
     assert answer.status_code == 404
-    assert "there is no" in answer.text
+    assert "there is no" in answer.text.lower()
     assert any(what in answer.text for what in ("lithify status", "check its id"))
 
 
@@ -226,7 +233,7 @@ def test_what_is_not_there_is_said_with_what_to_do(served: Served, path: str) ->
 def test_a_page_that_there_is_not_is_said_to_people_and_to_programs(served: Served, path: str) -> None:
     answer = served.client.get(path)
     assert answer.status_code == 404
-    assert "there is no" in answer.text
+    assert "there is no" in answer.text.lower()
     assert "unsafe" not in answer.headers["content-security-policy"]
 
 
@@ -247,7 +254,7 @@ def test_a_snapshot_of_a_lake_without_rights_has_the_rest(served: Served) -> Non
         served.lake_store.fail(verb, times=None, error=Denied)
     html = Renderer(served.readings).snapshot()
     assert job_run_id in html
-    assert "tables: the store failed before" in html
+    assert "Tables: the store failed before" in html
 
 
 def test_nothing_is_written_and_other_hosts_and_callers_are_refused(tmp_path: Path) -> None:
