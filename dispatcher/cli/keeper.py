@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -34,6 +34,7 @@ from dispatcher.cli.options import (
 from dispatcher.cli.output import answer, answer_records, print_error
 from dispatcher.cli.plan import PlannedCluster
 from dispatcher.clients import CommandDependencies, QueueAddress, dependencies_of, machine_share
+from dispatcher.keeper.budgets import over_budgets
 from dispatcher.keeper.decision_log import DECISION_LOG
 from dispatcher.keeper.decision_records import decision_records
 from dispatcher.keeper.keeper import Keeper, KeeperLook
@@ -44,8 +45,10 @@ from dispatcher.layout import PARTITION, Column, count_text, seconds_text, time_
 from dispatcher.operations.http_server import HttpAddress, Observed, http_server
 from dispatcher.operations.lag_board import LagBoard
 from dispatcher.operations.metrics import EmbeddedMetrics, parse_namespace
+from dispatcher.options.documents import read_limits
 from dispatcher.options.settings import cluster_room
 from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.scheduling.lease_log import QuotaExceeded, lease_log
 from dispatcher.scheduling.limits import Limits
 from launcher.clusters.local import session_resources
 from launcher.plan import Room
@@ -57,6 +60,7 @@ METRICS_SECONDS = 60.0
 """Between two lines of metrics: CloudWatch has one value a minute."""
 
 LOOKS_MISSED_MAX = 10
+_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ def keep(
         upkeep_seconds=upkeep_hours * 3600,
         grace_seconds=None if grace_hours is None else grace_hours * 3600,
     )
-    room = _room(dependencies, cluster, price_file)
+    room = _room(dependencies, cluster, price_file, Limits())
     lake, records = places.open(dependencies)
     queue = dependencies.clients.queue(QueueAddress(queue_url, None, endpoint_url, places.region))
     sink = NoSink() if topic_arn is None else dependencies.clients.topic(topic_arn, endpoint_url, patient=False)
@@ -208,6 +212,12 @@ def plan(
     default_policy: DefaultPolicyOption = None,
     cluster: ClusterOption = PlannedCluster.LOCAL,
     price_file: PricesOption = None,
+    limits: Annotated[
+        str | None,
+        typer.Option(
+            help="The limits of the dispatchers, JSON or a file: what is due says which budget of a day it would pass."
+        ),
+    ] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show what is due, by which figure, when the rest will be due if nothing changes, and at what cost. Sends and
@@ -217,15 +227,20 @@ def plan(
     settings = KeeperSettings(default_policy=_policy(default_policy))
     for table_id in table or ():
         lake.table(table_id)
-    room = _room(dependencies, cluster, price_file)
+    given = Limits() if limits is None else read_limits(limits)
+    room = _room(dependencies, cluster, price_file, given)
     services = KeeperServices(lake, records, None, room, NoSink(), dependencies.clock)
     found = Keeper(services, settings).outlook(table or ())
     now_ms = dependencies.clock.now_ms()
-    shown = [record for each in found for record in _outlook_records(each, now_ms)]
+    leases = lease_log(records.store, dependencies.clock).load().state
+    over = over_budgets(found, given, leases, now_ms)
+    shown = [record for each in found for record in _outlook_records(each, over, now_ms)]
     answer_records(output, {"streams": shown}, "streams", _PLAN_COLUMNS, none="The lake has no table.")
 
 
-def _outlook_records(outlook: TableOutlook, now_ms: int) -> Iterator[dict[str, object]]:
+def _outlook_records(
+    outlook: TableOutlook, over: Mapping[tuple[str, str], QuotaExceeded], now_ms: int
+) -> Iterator[dict[str, object]]:
     if outlook.why_not is not None:
         yield {"table": outlook.table_id, "state": "not kept", "why": outlook.why_not}
     for each in outlook.streams:
@@ -247,6 +262,10 @@ def _outlook_records(outlook: TableOutlook, now_ms: int) -> Iterator[dict[str, o
         match each.decision:
             case Due(rule=rule, why=why):
                 record |= {"state": "due", "by": rule, "why": why}
+                exceeded = over.get((outlook.table_id, each.stream.key))
+                if exceeded is not None:
+                    until_ms = (now_ms // _DAY_MS + 1) * _DAY_MS
+                    record |= {"state": "over budget", "until_ms": until_ms, "why": f"{why}; {exceeded.reason}"}
             case NotDue(until_ms=until_ms, figure=figure, why=why):
                 record |= {"state": "not due", "by": figure, "until_ms": until_ms, "why": why}
             case Postponed(by=by, until_ms=until_ms, why=why):
@@ -308,12 +327,10 @@ def _policy(text: str | None) -> CompactWhen | None:
     return policy
 
 
-def _room(dependencies: CommandDependencies, cluster: PlannedCluster, price_file: str | None) -> Room:
+def _room(dependencies: CommandDependencies, cluster: PlannedCluster, price_file: str | None, limits: Limits) -> Room:
     if cluster is not PlannedCluster.LOCAL:
         serverless = cluster is PlannedCluster.EMR_SERVERLESS
-        return cluster_room(
-            Limits(), ClusterLimits.spot_share, price_file, (), dependencies.clock, serverless=serverless
-        )
+        return cluster_room(limits, ClusterLimits.spot_share, price_file, (), dependencies.clock, serverless=serverless)
     if price_file is not None:
         raise Invalid("prices are those of clusters: add --cluster emr")
     return session_resources(*machine_share(dependencies, None, None, 1), Path(".lithify"))

@@ -8,16 +8,15 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from compactor.log.durable_log import DurableLog
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, LithifyError, Outdated, Unavailable
 from compactor.model.names import counted
 from dispatcher.records.job_run_log import JobRunAccepted, JobRunState
 from dispatcher.records.job_run_store import JobRunStore, OpenMarker
-from dispatcher.records.keys import MarkedJobRun, TurnsLog
+from dispatcher.records.keys import MarkedJobRun
 from dispatcher.records.ranking import ahead_of, mark_of, stream_digest
 from dispatcher.records.work_id import WorkId
-from dispatcher.scheduling.lease_log import LEASE_LOG, LeaseAction, LeaseState
+from dispatcher.scheduling.lease_log import LeaseState, lease_log
 from dispatcher.scheduling.leases import blocked_streams
 
 AHEAD_READ_MAX = 5
@@ -77,11 +76,9 @@ class Waits:
     def _look(self) -> _Seen:
         with self._lock:
             if self._seen is None:
-                leases: DurableLog[LeaseState, LeaseAction] = DurableLog(
-                    self._records.store, TurnsLog().key, LEASE_LOG, self._clock
-                )
+                leases = lease_log(self._records.store, self._clock).load().state
                 markers = {each.work: each for each in self._records.open_markers()}
-                self._seen = _Seen(leases.load().state, markers)
+                self._seen = _Seen(leases, markers)
             return self._seen
 
     def _state_of(self, work: WorkId) -> JobRunState | None:

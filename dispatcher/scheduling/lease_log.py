@@ -22,9 +22,12 @@ from typing import Annotated, Literal, assert_never
 
 from pydantic import Field, TypeAdapter
 
-from compactor.log.durable_log import LogFormat
+from compactor.log.durable_log import DurableLog, LogFormat
 from compactor.log.small_states import small_checkpoint
+from compactor.model.clock import Clock
 from compactor.model.document import Document
+from compactor.storage.object_store import ObjectStore
+from dispatcher.records.keys import TurnsLog
 from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.limits import Limits, LimitScope
 
@@ -151,6 +154,14 @@ class LeaseState:
     def running_of(self, table: str) -> int:
         return sum(each.table == table for each in self.turns.values())
 
+    def with_spent(self, day: str, table: str, owner: str, usd: float) -> LeaseState:
+        spent = {each: dict(amounts) for each, amounts in self.spent.items()}
+        of_day = spent.setdefault(day, {})
+        for scope in (IN_ALL, of_table(table), of_owner(owner)):
+            of_day[scope] = of_day.get(scope, 0.0) + usd
+        kept = {each: MappingProxyType(spent[each]) for each in sorted(spent)[-DAYS_KEPT:]}
+        return replace(self, spent=MappingProxyType(kept))
+
 
 def of_table(table: str) -> str:
     return f"table {table}"
@@ -204,13 +215,8 @@ def _ended(state: LeaseState, action: LeaseEnded) -> LeaseState:
     if lease is None or lease.epoch > action.epoch:
         return state
     leases = {key: each for key, each in state.turns.items() if key != action.turn_id}
-    spent = {day: dict(amounts) for day, amounts in state.spent.items()}
-    if action.usd:
-        of_day = spent.setdefault(action.day, {})
-        for scope in (IN_ALL, of_table(lease.table), of_owner(lease.owner)):
-            of_day[scope] = of_day.get(scope, 0.0) + action.usd
-    kept = {day: MappingProxyType(spent[day]) for day in sorted(spent)[-DAYS_KEPT:]}
-    return replace(state, turns=MappingProxyType(leases), spent=MappingProxyType(kept))
+    ended = replace(state, turns=MappingProxyType(leases))
+    return ended.with_spent(action.day, lease.table, lease.owner, action.usd) if action.usd else ended
 
 
 LEASE_LOG: LogFormat[LeaseState, LeaseAction] = LogFormat(
@@ -220,6 +226,12 @@ LEASE_LOG: LogFormat[LeaseState, LeaseAction] = LogFormat(
     apply=apply,
     checkpoint=small_checkpoint(LeaseState),
 )
+LeaseLog = DurableLog[LeaseState, LeaseAction]
+
+
+def lease_log(store: ObjectStore, clock: Clock) -> LeaseLog:
+    """Of a dispatcher state."""
+    return DurableLog(store, TurnsLog().key, LEASE_LOG, clock)
 
 
 # ------------------------------------------------------------------------------------------------------- limits

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 
 import structlog
 
-from compactor.log.durable_log import DurableLog, LogState
+from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, LithifyError, Outdated, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan
@@ -28,11 +28,10 @@ from compactor.storage.concurrently import run_concurrently
 from dispatcher.records.claims import JobRunLog
 from dispatcher.records.job_run_log import JobRunState, JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
-from dispatcher.records.keys import MarkedJobRun, TurnsLog
+from dispatcher.records.keys import MarkedJobRun
 from dispatcher.records.ranking import ahead_of, rank_of, slot_rank, stream_digest, work_of
 from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.lease_log import (
-    LEASE_LOG,
     Demand,
     Lease,
     LeaseAction,
@@ -46,6 +45,7 @@ from dispatcher.scheduling.lease_log import (
     RunCost,
     SlotRequested,
     SlotReturned,
+    lease_log,
     over_budget,
     over_cluster_limit,
     over_run_budget,
@@ -111,7 +111,7 @@ class Leases:
         self._owner = owner
         self._poll_seconds = poll_seconds
         self._clock = clock
-        self._log: DurableLog[LeaseState, LeaseAction] = DurableLog(records.store, TurnsLog().key, LEASE_LOG, clock)
+        self._log = lease_log(records.store, clock)
         self._polled: dict[WorkId, _PolledJobRun] = {}
         self._checked_at_seconds: float | None = None
         self._lock = threading.Lock()

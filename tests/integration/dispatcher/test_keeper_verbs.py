@@ -39,6 +39,26 @@ def test_a_plan_for_clusters_has_dollars(command: Command, places: tuple[str, ..
     assert stream["expected_usd"] > 0
 
 
+@pytest.mark.parametrize(("share", "scope"), [("table", "table"), ("all", "all")])
+def test_a_plan_names_the_budget_that_a_session_would_pass(
+    command: Command, places: tuple[str, ...], share: str, scope: str
+) -> None:
+    def planned(usd: float) -> dict[str, object]:
+        limits = json.dumps({share: {"usd_per_day": usd}})
+        answer = command("keeper", "plan", *places, "--cluster", "emr", "--limits", limits, "--output", "json")
+        (stream,) = json.loads(answer.out)["streams"]
+        assert isinstance(stream, dict)
+        return stream
+
+    usd = planned(1000.0)["expected_usd"]
+    assert isinstance(usd, float)
+    assert planned(usd * 1.01)["state"] == "due"
+    over = planned(usd * 0.99)
+    assert (over["state"], over["by"]) == ("over budget", "pending_rows")
+    assert f"that {scope} may spend on" in str(over["why"])
+    assert over["until_ms"] is not None
+
+
 def test_a_wrong_default_policy_is_refused_with_every_reason(command: Command, places: tuple[str, ...]) -> None:
     given = '{"lag_seconds": 1, "not_before_seconds": 60}'
     answer = command("keeper", "plan", *places, "--default-policy", given)

@@ -11,6 +11,7 @@ from compactor.catalog.compact_when import CompactWhen, Preset
 from compactor.model.errors import Denied, Unavailable
 from compactor.planning.due import Due, NotDue, Postponed
 from compactor.storage.location import StoreLocation
+from dispatcher.keeper.budgets import over_budgets
 from dispatcher.keeper.deciding import PARTITIONS_PER_INSTRUCTION
 from dispatcher.keeper.decision_log import DecisionAction, DecisionEnded, DecisionMade
 from dispatcher.keeper.keys import lake_name
@@ -19,6 +20,8 @@ from dispatcher.operations.lag_board import KEEPER_TROUBLES
 from dispatcher.records.history import day_of
 from dispatcher.records.keys import PausedObject
 from dispatcher.records.lag_samples import read_samples
+from dispatcher.scheduling.lease_log import LeaseState
+from dispatcher.scheduling.limits import Limits, LimitScope, SharedLimits
 from launcher.sizing.cluster_choice import ClusterRoom
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.memory_queue import MemoryQueue
@@ -388,6 +391,25 @@ def test_sessions_run_together_while_there_is_money_for_twice_their_cost(
     times_the_cost: float, max_times: float | None, sessions: int
 ) -> None:
     assert together(times_the_cost, max_times) == sessions
+
+
+def test_a_plan_pays_for_what_fits_into_the_rest_of_the_day_and_names_what_waits() -> None:
+    world = KeeperWorld()
+    world.table({"pending_rows": 1}, keys=("day",))
+    for day in range(4):
+        world.append(partition={"day": str(day)})
+    found = world.keeper(room=ClusterRoom()).outlook()
+    cost = found[0].streams[0].cost
+    assert cost is not None
+    assert cost.usd
+    now_ms = world.clock.now_ms()
+    limits = Limits(all=SharedLimits(usd_per_day=10 * cost.usd))
+    leases = LeaseState().with_spent(day_of(now_ms), "ACME.OTHER.V1", "a dispatcher", 7.5 * cost.usd)
+    over = over_budgets(found, limits, leases, now_ms)
+    assert sorted(over) == [(ORDERS, "day=2"), (ORDERS, "day=3")]
+    assert {each.scope for each in over.values()} == {LimitScope.ALL}
+    yesterday = LeaseState().with_spent(day_of(now_ms - 86_400_000), ORDERS, "", 100 * cost.usd)
+    assert over_budgets(found, limits, yesterday, now_ms) == {}
 
 
 # ------------------------------------------------------------------------------------------------ the cost of a look
