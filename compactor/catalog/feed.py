@@ -80,6 +80,11 @@ class Feed(Document):
                 "column is of a feed of format ops, which names the column that says what each row does: "
                 f"a feed of format {self.format.value} says that itself"
             )
+        said = ({each.casefold() for each in given} for given in (self.upserts, self.deletes, self.skips))
+        words = [word for given in said for word in given]
+        unclear = {word for word in words if words.count(word) > 1}
+        if unclear:
+            raise ValueError(f"upserts, deletes and skips have {', '.join(sorted(unclear))} in common, in any case")
         twice = {name for name in self.columns.values() if [*self.columns.values()].count(name) > 1}
         if twice:
             raise ValueError(f"columns: two columns of the feed would be called {', '.join(sorted(twice))}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,8 @@ _WRITTEN = re.compile(
     r"\s*\(\s*(?:(?P<of_sql>\d+)\s*,)?\s*(?P<column>.+?)\s*\)\s*"
 )
 _WIDTH_MAX = (1 << 31) - 1
+_EXACT = Context(prec=100)
+"""Python's own context rounds to 28 digits."""
 _MICROS_OF_A_DAY = 86_400_000_000
 _NANOS_OF: Mapping[str, int] = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
@@ -154,11 +156,27 @@ def _truncated(column: pa.Array, width: int) -> pa.Array:
         return pc.utf8_slice_codeunits(column.cast(pa.string()), 0, width)
     if pa.types.is_integer(kind):
         numbers = column.cast(pa.uint64() if kind == pa.uint64() else pa.int64()).to_numpy()
-        return pa.array(numbers - numbers % numbers.dtype.type(width))
+        lower = pa.array(numbers - numbers % numbers.dtype.type(width))
+        if pc.any(pc.greater(lower, column)).as_py():
+            raise _beyond(column, kind, width)
+        return lower
     distinct = column.dictionary_encode()
-    unit = Decimal(width).scaleb(-kind.scale)
-    lower = [each - ((each % unit) + unit) % unit for each in distinct.dictionary.to_pylist()]
-    return pa.array(lower, pa.decimal128(38, kind.scale)).take(distinct.indices)
+    unscaled = (each - each % width for each in _unscaled(distinct.dictionary))
+    try:
+        found = pa.array(
+            [Decimal(each).scaleb(-kind.scale, _EXACT) for each in unscaled], pa.decimal128(38, kind.scale)
+        )
+    except pa.ArrowInvalid as error:
+        raise _beyond(column, kind, width) from error
+    return found.take(distinct.indices)
+
+
+def _beyond(column: pa.Array, kind: pa.DataType, width: int) -> Invalid:
+    return Invalid(f"truncate[{width}] of {pc.min(column).as_py()} is no {kind}: no partition can have it")
+
+
+def _unscaled(decimals: pa.Array) -> list[int]:
+    return [int(each.scaleb(decimals.type.scale, _EXACT)) for each in decimals.to_pylist()]
 
 
 # -------------------------------------------------------------------------------------------------------------- hashes
@@ -168,14 +186,17 @@ def _hashes(column: pa.Array) -> Uint32s:
     """Murmur3 (32 bits, x86, seed 0) of each value's bytes, as Iceberg has them."""
     kind = column.type
     if pa.types.is_integer(kind):
-        return _hashes_of_numbers(column.cast(pa.int64()).to_numpy())
+        try:
+            return _hashes_of_numbers(column.cast(pa.int64()).to_numpy())
+        except pa.ArrowInvalid as error:
+            raise Invalid(f"{pc.max(column).as_py()} is beyond int64, and a bucket is of numbers within it") from error
     if pa.types.is_date(kind):
         return _hashes_of_numbers(_days(column))
     if pa.types.is_temporal(kind):
         return _hashes_of_numbers(_micros(column))
     if pa.types.is_decimal(kind):
         distinct = column.dictionary_encode()
-        unscaled = (int(each.scaleb(kind.scale)) for each in distinct.dictionary.to_pylist())
+        unscaled = _unscaled(distinct.dictionary)
         raw = pa.array([each.to_bytes(_bytes_of(each), "big", signed=True) for each in unscaled], pa.binary())
         found: Uint32s = _hashes_of_bytes(raw)[distinct.indices.to_numpy()]
         return found

@@ -48,7 +48,7 @@ def changes_of_maxwell(
     typed = [] if declared is None else [(each.name, _wire_type(each.type)) for each in _columns(declared)]
     rows = [(name, pa.struct(typed)) for name in _IMAGES] if typed else []
     first = event_of(lines[0], int(numbers[0]), source_name)
-    events = read_events(lines, numbers, pa.schema([*text_fields(first, _IMAGES), *rows]), source_name)
+    events = read_events(lines, numbers, pa.schema([*text_fields(first, _IMAGES), *rows]), source_name, images=_IMAGES)
     upserts, deletes = _operations(events, numbers, source_name)
     is_row = upserts | deletes
     after = _typed(_rows(events, "data", is_row), declared, numbers[is_row], source_name)

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.catalog.feed import DELETES, UPSERTS
-from compactor.changes.change_batch import Bools, ChangeBatch, Int64s, Refusals, mask_of
+from compactor.changes.change_batch import Bools, ChangeBatch, Int64s, Refusals, joined, mask_of
 from compactor.changes.conversion import converted
 from compactor.changes.json_lines import event_of, lines_of, read_events
 from compactor.model.errors import Invalid
@@ -73,16 +73,14 @@ def changes_of_debezium(
 
     Raises `Invalid`, with the rows, for events that are no change of a row, and for rows of which a value is missing.
     """
-    parts = [
-        _changes_of_run(run, declared, sort_columns, needed, source_name)
-        for run in _runs(body, source_name)
-        if run.lines
-    ]
+    runs = [run for run in _runs(body, source_name) if run.lines]
+    parts = [_changes_of_run(run, declared, sort_columns, needed, source_name) for run in runs]
     if not parts:
         return ChangeBatch(source_name, pa.table({}), np.zeros(0, np.bool_), np.zeros(0, np.int64))
+    begins = [f"{source_name}, from row {run.first + 1:,} on," for run in runs]
     return ChangeBatch(
         source_name,
-        pa.concat_tables([each.rows for each in parts], promote_options="default"),
+        joined([(begin, each.rows) for begin, each in zip(begins, parts, strict=True)]),
         np.concatenate([each.deletes for each in parts]),
         np.concatenate([each.places for each in parts]),
     )
@@ -150,7 +148,7 @@ def _changes_of_run(
     if "op" in events.column_names and {"before", "after", "source"} & set(events.column_names):
         changes = _of_envelopes(events, numbers, (run.schema, declared), (sort_columns, needed), refused)
     else:
-        changes = _of_flattened(events, numbers, declared, refused, source_name)
+        changes = _of_flattened(events, numbers, (run.schema, declared), refused)
     refused.raise_if_any()
     return changes
 
@@ -171,7 +169,9 @@ def _parsed(
         row = pa.struct([each for each in flat if not each[0].startswith(OF_SOURCE)])
         is_envelope = b'"op"' in lines[0] and b'"source"' in lines[0]
         explicit = pa.schema([("before", row), ("after", row)] if is_envelope else flat)
-    table = read_events(lines, numbers, explicit, source_name, only_these=schema is not None)
+    table = read_events(
+        lines, numbers, explicit, source_name, only_these=schema is not None, images=("before", "after")
+    )
     if schema is None:
         return table
     payload = table.column("payload").combine_chunks()
@@ -219,14 +219,17 @@ def _of_envelopes(
         parts.append((_with(before, added), deletes, True))
         if after is not None:
             moved = upserts & _is_there(events, "before") & _differ(before, after, needed)
-            parts.append((_with(before, added), moved, True))
+            of_after = {name: after.column(name) for name in sort_columns if name in after.column_names}
+            own = {name: values for name, values in of_after.items() if name not in needed}
+            parts.append((_with(before, {**own, **added}), moved, True))
     if after is not None:
         parts.append((_with(after, added), upserts, False))
-    tables = [rows.filter(pa.array(mask)) for rows, mask, _ in parts]
+    names = [f"{source_name} ({'before' if is_delete else 'after'})" for _, _, is_delete in parts]
+    tables = [(name, rows.filter(pa.array(mask))) for name, (rows, mask, _) in zip(names, parts, strict=True)]
     places = np.concatenate([numbers[mask] * 2 + (0 if is_delete else 1) for _, mask, is_delete in parts])
     is_deleted = np.concatenate([np.full(int(mask.sum()), is_delete) for _, mask, is_delete in parts])
     order = np.argsort(places, kind="stable")
-    rows = pa.concat_tables(tables, promote_options="default").take(order)
+    rows = joined(tables).take(order)
     return ChangeBatch(source_name, rows, is_deleted[order], places[order] // 2)
 
 
@@ -248,20 +251,34 @@ def _rows_of(
         return None
     struct = column.combine_chunks()
     schema, declared = types
-    fields = {} if schema is None else {each["field"]: each for each in _fields_of(schema, name)}
+    fields = () if schema is None else _fields_of(schema, name)
     found: dict[str, pa.Array] = {}
     for each in struct.type:
         values = pc.struct_field(struct, each.name)
         if name == "after":
             refused.add(numbers[unavailable(values)].tolist(), f"{each.name!r} {_NOT_SENT}")
-        if each.name in fields:
-            field = fields[each.name]
-            values = converted(values, partial(_logical, field=field, what=name), numbers, refused.source_name)
-        if declared is not None and declared.get_field_index(each.name) >= 0:
-            as_declared = partial(_as_declared, field=declared.field(each.name), what=name)
-            values = converted(values, as_declared, numbers, refused.source_name)
-        found[each.name] = values
+        found[each.name] = _typed(values, each.name, (fields, declared), f" of {name!r}", numbers, refused.source_name)
     return pa.table(found)
+
+
+def _typed(
+    values: pa.Array,
+    name: str,
+    types: tuple[Sequence[Mapping[str, Any]], pa.Schema | None],
+    of_what: str,
+    numbers: Int64s,
+    source_name: str,
+) -> pa.Array:
+    """A column with the type that the event's fields say, then the declared one."""
+    fields, declared = types
+    column = f"column {name!r}{of_what}"
+    for field in fields:
+        if field.get("field") == name:
+            values = converted(values, partial(_logical, field=field, column=column), numbers, source_name)
+    if declared is not None and declared.get_field_index(name) >= 0:
+        kind = declared.field(name).type
+        values = converted(values, partial(_as_declared, kind=kind, column=column), numbers, source_name)
+    return values
 
 
 def unavailable(values: pa.Array) -> Bools:
@@ -320,8 +337,10 @@ def _of_source(
 
 
 def _with(rows: pa.Table, added: Mapping[str, pa.ChunkedArray]) -> pa.Table:
+    """With these columns, in place of those that it has."""
     for name, values in added.items():
-        rows = rows.append_column(name, values)
+        at = rows.schema.get_field_index(name)
+        rows = rows.append_column(name, values) if at < 0 else rows.set_column(at, name, values)
     return rows
 
 
@@ -329,13 +348,11 @@ def _with(rows: pa.Table, added: Mapping[str, pa.ChunkedArray]) -> pa.Table:
 
 
 def _of_flattened(
-    rows: pa.Table,
-    numbers: Int64s,
-    declared: pa.Schema | None,
-    refused: Refusals,
-    source_name: str,
+    rows: pa.Table, numbers: Int64s, types: tuple[Mapping[str, Any] | None, pa.Schema | None], refused: Refusals
 ) -> ChangeBatch:
-    names = rows.column_names
+    names, source_name = rows.column_names, refused.source_name
+    schema, declared = types
+    fields = () if schema is None else schema.get("fields", ())
     if _OF_NO_ROW.intersection(names) and not {_DELETED, _OPERATION}.intersection(names):
         refused.add(numbers.tolist(), "it is a change of the schema, or begins or ends a transaction: leave it out")
         refused.raise_if_any()
@@ -358,10 +375,7 @@ def _of_flattened(
             continue
         values = rows.column(name).combine_chunks()
         refused.add(numbers[unavailable(values) & ~deletes].tolist(), f"{name!r} {_NOT_SENT}")
-        if declared is not None and declared.get_field_index(name) >= 0:
-            as_declared = partial(_as_declared, field=declared.field(name), what=name)
-            values = converted(values, as_declared, numbers, source_name)
-        found[name] = values
+        found[name] = _typed(values, name, (fields, declared), "", numbers, source_name)
     return ChangeBatch(source_name, pa.table(found), deletes, numbers)
 
 
@@ -391,6 +405,7 @@ _EPOCHS: Mapping[str, pa.DataType] = {
     "io.debezium.time.NanoTimestamp": pa.timestamp("ns"),
 }
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
+_VARIABLE = "io.debezium.data.VariableScaleDecimal"
 _ZONED = "io.debezium.time.ZonedTimestamp"
 _DECIMAL_DIGITS_MAX = 38
 _EXACT = Context(prec=100)
@@ -405,20 +420,21 @@ def _wire_type(schema: Mapping[str, Any]) -> pa.DataType:
     if kind == "array":
         return pa.list_(_wire_type(schema["items"]))
     if kind == "map":
-        return pa.map_(pa.string(), _wire_type(schema["values"]))
+        raise Invalid(
+            f"the schema of the events has the map {schema.get('field')!r}, which cannot be read: let the source write "
+            "it as text (hstore.handling.mode=json), or leave it out (column.exclude.list)"
+        )
     if kind not in _PLAIN:
         raise Invalid(f"the schema of the events has the type {kind!r}, which Kafka Connect does not know")
     return _PLAIN[str(kind)]
 
 
-def _logical(values: pa.Array, field: Mapping[str, Any], what: str) -> pa.Array:
+def _logical(values: pa.Array, field: Mapping[str, Any], column: str) -> pa.Array:
     """The values as the schema means them. Raises `Invalid` for a value that means nothing."""
     try:
         return _meant(values, field)
     except (ValueError, ArithmeticError) as error:
-        raise Invalid(
-            f"column {field.get('field')!r} of {what!r} is no {field.get('name') or field.get('type')}: {error}"
-        ) from error
+        raise Invalid(f"{column} is no {field.get('name') or field.get('type')}: {error}") from error
 
 
 def _meant(values: pa.Array, field: Mapping[str, Any]) -> pa.Array:
@@ -428,7 +444,9 @@ def _meant(values: pa.Array, field: Mapping[str, Any]) -> pa.Array:
         wire = pa.int32() if epoch.bit_width == 32 else pa.int64()
         return values.cast(wire).cast(epoch)
     if name == _ZONED:
-        return values.cast(pa.timestamp("us", "UTC"))
+        return _zoned(values)
+    if name == _VARIABLE:
+        return _texts_of_decimals(values)
     if name == _DECIMAL:
         parameters = field.get("parameters", {})
         scale = int(parameters.get("scale", 0))
@@ -437,6 +455,25 @@ def _meant(values: pa.Array, field: Mapping[str, Any]) -> pa.Array:
     if field.get("type") == "bytes":
         return _bytes(values, pa.binary())
     return values
+
+
+def _zoned(texts: pa.Array) -> pa.Array:
+    """In microseconds, if they have no more digits."""
+    try:
+        return texts.cast(pa.timestamp("us", "UTC"))
+    except pa.ArrowInvalid:
+        return texts.cast(pa.timestamp("ns", "UTC"))
+
+
+def _texts_of_decimals(values: pa.Array) -> pa.Array:
+    """Of decimals that have a scale each, so that no type holds all of them."""
+    unscaled = _bytes(pc.struct_field(values, "value"), pa.binary()).to_pylist()
+    scales = pc.struct_field(values, "scale").to_pylist()
+    found = [
+        None if each is None else f"{Decimal(int.from_bytes(each, 'big', signed=True)).scaleb(-scale, _EXACT):f}"
+        for each, scale in zip(unscaled, scales, strict=True)
+    ]
+    return pa.array(found, pa.string())
 
 
 def _decimals(values: pa.Array, scale: int, precision: int) -> pa.Array:
@@ -463,9 +500,8 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_temporal(kind) else kind
 
 
-def _as_declared(values: pa.Array, field: pa.Field, what: str) -> pa.Array:
+def _as_declared(values: pa.Array, kind: pa.DataType, column: str) -> pa.Array:
     """Raises `Invalid` for a value that is not of the declared type."""
-    kind = field.type
     if values.type == kind:
         return values
     try:
@@ -479,7 +515,7 @@ def _as_declared(values: pa.Array, field: pa.Field, what: str) -> pa.Array:
         return values.cast(kind)
     except (ValueError, pa.ArrowNotImplementedError) as error:
         raise Invalid(
-            f"column {field.name!r} of {what!r} is {values.type} and declared as {kind}, and cannot be read as that "
+            f"{column} is {values.type} and declared as {kind}, and cannot be read as that "
             f"({error}): let Debezium send schemas (value.converter.schemas.enable=true), or numbers as text "
             "(decimal.handling.mode=string)"
         ) from error

@@ -15,9 +15,13 @@ from compactor.changes.change_batch import ChangesRefused, Int64s, Refusals
 from compactor.changes.conversion import failures
 from compactor.model.errors import Invalid
 from compactor.tabular.json_depth import DEPTH_MAX, refuse_deep_lines
+from compactor.tabular.text import promote_json
+from compactor.tabular.whole_numbers import has_great_floats, types_in_json
 
 _BLOCK_BYTES = 16 * 1024 * 1024
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"{[\n"))
+_ROW = re.compile(r" in row (\d+)$")
+"""Arrow counts rows from 0."""
 _BEGINS_AS_A_TIME = re.compile(r"\d{4}-\d\d-\d\d")
 
 
@@ -89,37 +93,86 @@ def read_events(
     source_name: str,
     *,
     only_these: bool = False,
+    images: Collection[str] = (),
 ) -> pa.Table:
     """A column for each field. None of the lines is empty.
 
     numbers     of the lines in their source
-    schema      types of some fields; those of the others are inferred
+    schema      types of some fields; those of the others are inferred: text stays text, also if it looks like a time,
+                and whole numbers beyond 64 bits are decimals
     only_these  the others are left out
+    images      fields that hold the same columns
 
     Raises `Invalid`, with the rows where they fail by themselves.
     """
+
+    def parsed(first: int, last: int) -> pa.Table:
+        return _parsed(lines[first:last], schema, source_name, only_these=only_these, images=images)
+
     try:
-        return _parsed(lines, schema, source_name, only_these=only_these)
-    except (pa.ArrowInvalid, Invalid) as error:
-        failing = failures(
-            len(lines), lambda first, last: _parsed(lines[first:last], schema, source_name, only_these=only_these)
-        )
+        return parsed(0, len(lines))
+    except (ValueError, Invalid) as error:
+        failing = failures(len(lines), parsed)
         refused = Refusals(source_name)
         for reason, rows in failing.items():
             refused.add(numbers[rows].tolist(), f"it is no change event of these columns ({reason})")
         refused.raise_if_any()
-        raise Invalid(f"{source_name} is no change feed of these columns: {error}") from error
+        told = _ROW.sub(lambda row: f" in row {numbers[int(row[1])] + 1:,}", str(error))
+        raise Invalid(f"{source_name} is no change feed of these columns: {told}") from error
 
 
-def _parsed(lines: Sequence[bytes], schema: pa.Schema | None, source_name: str, *, only_these: bool) -> pa.Table:
+def _parsed(
+    lines: Sequence[bytes],
+    schema: pa.Schema | None,
+    source_name: str,
+    *,
+    only_these: bool,
+    images: Collection[str],
+) -> pa.Table:
     body = b"\n".join(lines)
     if max(map(len, body.translate(None, _ALL_BUT_BRACKETS).split(b"\n"))) > DEPTH_MAX:
         refuse_deep_lines(source_name, body)
     longest = max(map(len, lines), default=0) + 2
-    return pj.read_json(
-        pa.py_buffer(body),
-        read_options=pj.ReadOptions(block_size=max(_BLOCK_BYTES, 2 * longest)),
-        parse_options=pj.ParseOptions(
-            explicit_schema=schema, unexpected_field_behavior="ignore" if only_these else "infer"
-        ),
-    )
+    options = pj.ReadOptions(block_size=max(_BLOCK_BYTES, 2 * longest))
+
+    def read(explicit: pa.Schema | None) -> pa.Table:
+        others = "ignore" if only_these else "infer"
+        parse = pj.ParseOptions(explicit_schema=explicit, unexpected_field_behavior=others)
+        return pj.read_json(pa.py_buffer(body), read_options=options, parse_options=parse)
+
+    table = read(schema)
+    if only_these:
+        return table
+    wanted = _types_meant(table, schema, images, body, source_name)
+    return table if wanted.equals(table.schema) else read(wanted)
+
+
+def _types_meant(
+    found: pa.Table, declared: pa.Schema | None, images: Collection[str], body: bytes, source_name: str
+) -> pa.Schema:
+    """The types of fields where Arrow has inferred others: see `read_events`."""
+    kinds = dict(zip(found.schema.names, found.schema.types, strict=True))
+    great = {name: kind for name, kind in kinds.items() if has_great_floats(found.column(name))}
+    if great:
+        kinds |= types_in_json(source_name, body, great)
+    told = {} if declared is None else dict(zip(declared.names, declared.types, strict=True))
+    kinds = {name: _told(kind, told.get(name)) for name, kind in kinds.items()}
+    rows = {name: kinds[name] for name in images if name in kinds and pa.types.is_struct(kinds[name])}
+    columns: dict[str, pa.DataType] = {}
+    for field in (each for row in rows.values() for each in row):
+        columns[field.name] = promote_json(columns.get(field.name, field.type), field.type) or field.type
+    for name, row in rows.items():
+        kinds[name] = pa.struct([(each.name, columns[each.name]) for each in row])
+    return pa.schema(list(kinds.items()))
+
+
+def _told(inferred: pa.DataType, declared: pa.DataType | None) -> pa.DataType:
+    """The declared type, if there is one, at any depth; text for a time, which only a text can have been."""
+    if pa.types.is_struct(inferred) and (declared is None or pa.types.is_struct(declared)):
+        fields = {} if declared is None else {each.name: each.type for each in declared}
+        return pa.struct([(each.name, _told(each.type, fields.get(each.name))) for each in inferred])
+    if pa.types.is_list(inferred) and (declared is None or pa.types.is_list(declared)):
+        return pa.list_(_told(inferred.value_type, None if declared is None else declared.value_type))
+    if declared is not None:
+        return declared
+    return pa.string() if pa.types.is_timestamp(inferred) else inferred

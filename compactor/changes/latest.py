@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.catalog.partition_split import Partitioning
-from compactor.changes.change_batch import ChangeBatch, Int64s, Refusals
+from compactor.changes.change_batch import ChangeBatch, Int64s, Refusals, joined
 from compactor.model.counts import SortKey
 from compactor.model.errors import Invalid
 from compactor.model.names import Operation, SortOrder
@@ -33,7 +33,7 @@ def latest_changes(
     changes    of each source, whole, in the order in which they are applied where sort keys do not decide
     sort_keys  columns that every source has
     """
-    rows = pa.concat_tables([each.rows for each in changes], promote_options="default").combine_chunks()
+    rows = joined([(each.source_name, each.rows) for each in changes]).combine_chunks()
     deletes = np.concatenate([each.deletes for each in changes])
     sort_columns = [key.column for key in sort_keys]
     keyed = rows.select(list(dict.fromkeys([*primary_keys, *sort_columns])))
@@ -54,7 +54,7 @@ def deletes_without_partition(
 ) -> tuple[list[ChangeBatch], pa.Table | None]:
     """The changes that say where their row is, and the rows of the deletes that do not; None: every change does."""
     placed: list[ChangeBatch] = []
-    lost: list[pa.Table] = []
+    lost: list[tuple[str, pa.Table]] = []
     for each in changes:
         unknown = np.zeros(each.rows.num_rows, np.bool_)
         for name in partitioning.columns:
@@ -63,11 +63,11 @@ def deletes_without_partition(
             else:
                 unknown |= np.asarray(each.rows.column(name).is_null().to_numpy(zero_copy_only=False), np.bool_)
         unknown &= each.deletes
-        lost += [each.rows.filter(pa.array(unknown))] if unknown.any() else []
+        lost += [(each.source_name, each.rows.filter(pa.array(unknown)))] if unknown.any() else []
         if not unknown.all():
             rows = each.rows.filter(pa.array(~unknown)) if unknown.any() else each.rows
             placed.append(replace(each, rows=rows, deletes=each.deletes[~unknown], places=each.places[~unknown]))
-    return placed, pa.concat_tables(lost, promote_options="default") if lost else None
+    return placed, joined(lost) if lost else None
 
 
 def refuse_incomplete(
@@ -127,7 +127,10 @@ def codes_of_keys(rows: pa.Table, primary_keys: Sequence[str]) -> Int64s:
     """int64 (rows,): the same number for the same key, from 0 on."""
     codes = np.zeros(rows.num_rows, np.int64)
     for number, key in enumerate(primary_keys):
-        encoded = rows.column(key).combine_chunks().dictionary_encode()
+        column = rows.column(key)
+        if pa.types.is_floating(column.type):
+            column = pc.add(column.cast(pa.float64()), 0.0)  # -0.0 is the key 0.0
+        encoded = column.combine_chunks().dictionary_encode()
         within = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         codes = within if number == 0 else _renumbered(codes * len(encoded.dictionary) + within)
     return codes

@@ -56,12 +56,15 @@ def parts_by_table(source: FeedSource, paths: Sequence[str], tables: Mapping[str
     refused.raise_if_any()
     for table_id, known_as in by_table.items():
         of_table = mask_of(pc.is_in(names, pa.array(known_as)))
-        what = f"{source.source_name} (changes of {', '.join(known_as)})"
         if isinstance(source.content, pa.Table):
+            what = f"the rows of {', '.join(known_as)} in {source.source_name}"
             rows = source.content.filter(pa.array(of_table)).drop_columns([each for each in paths if "." not in each])
             found[table_id] = FeedSource(what, rows)
         else:
-            found[table_id] = FeedSource(what, b"\n".join(lines[at] for at in np.flatnonzero(of_table)))
+            what = f"{source.source_name} (changes of {', '.join(known_as)})"
+            # Lines of others are left empty, so that errors count as the file does.
+            of_it = (line if is_of_it else b"" for line, is_of_it in zip(lines, of_table.tolist(), strict=True))
+            found[table_id] = FeedSource(what, b"\n".join(of_it))
     return found
 
 

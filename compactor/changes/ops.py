@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow.csv as pv
 from compactor.catalog.feed import Feed, FeedFormat
 from compactor.changes.change_batch import ChangeBatch, Refusals, mask_of
 from compactor.model.errors import Invalid
+from compactor.tabular.whole_numbers import has_great_floats, type_of_texts
 
 OPERATION_COLUMN = "op"
 DMS_COLUMN = "Op"
@@ -61,9 +62,12 @@ def read_dms_csv(body: bytes, schema: pa.Schema | None, source_name: str) -> pa.
     with pa.input_stream(pa.py_buffer(body)) as stream:
         first = _first_row(stream, source_name)
     names = [] if schema is None else list(schema.names)
-    has_header = first is not None and (first[0] == DMS_COLUMN or (bool(names) and set(first) <= set(names)))
-    if first is None or has_header:
+    known = {name.casefold(): name for name in names}
+    has_header = first is not None and (first[0] == DMS_COLUMN or {each.casefold() for each in first} <= known.keys())
+    if first is None:
         wanted = None
+    elif has_header:
+        wanted = [known.get(each.casefold(), each) for each in first]
     elif not names:
         raise Invalid(
             f"{source_name} does not begin with a column {DMS_COLUMN}, so its first line may be a header or a row: "
@@ -78,19 +82,55 @@ def read_dms_csv(body: bytes, schema: pa.Schema | None, source_name: str) -> pa.
         )
     types = {DMS_COLUMN: pa.string(), **({} if schema is None else {each.name: each.type for each in schema})}
     try:
-        return pv.read_csv(
-            pa.py_buffer(body),
-            read_options=pv.ReadOptions(column_names=wanted),
-            parse_options=pv.ParseOptions(newlines_in_values=True),
-            convert_options=pv.ConvertOptions(
-                column_types=types,
-                null_values=[DMS_NULL, ""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-            ),
-        )
+        rows = _parsed(body, wanted, has_header, types)
+        great = [name for name in rows.column_names if name not in types and has_great_floats(rows.column(name))]
+        if great:
+            texts = _parsed(body, wanted, has_header, dict.fromkeys(great, pa.string()), great)
+            rows = _parsed(
+                body, wanted, has_header, types | {name: type_of_texts([texts.column(name)]) for name in great}
+            )
+        texts = [
+            each.name for each in rows.schema if _is_text_or_bytes(each.type) and rows.column(each.name).null_count
+        ]
+        if texts:
+            whole = _parsed(
+                body, wanted, has_header, {name: rows.schema.field(name).type for name in texts}, texts, [DMS_NULL]
+            )
+            for name in texts:
+                rows = rows.set_column(rows.column_names.index(name), name, whole.column(name))
+        return rows
     except pa.ArrowInvalid as error:
         raise Invalid(f"{source_name} is no CSV of these columns: {error}") from error
+
+
+def _parsed(
+    body: bytes,
+    names: Sequence[str] | None,
+    has_header: bool,
+    types: Mapping[str, pa.DataType],
+    columns: Sequence[str] | None = None,
+    nulls: Sequence[str] = (DMS_NULL, ""),
+) -> pa.Table:
+    return pv.read_csv(
+        pa.py_buffer(body),
+        read_options=pv.ReadOptions(column_names=names, skip_rows=int(has_header)),
+        parse_options=pv.ParseOptions(newlines_in_values=True),
+        convert_options=pv.ConvertOptions(
+            column_types=types,
+            include_columns=columns,
+            null_values=nulls,
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+
+
+def _is_text_or_bytes(kind: pa.DataType) -> bool:
+    """Types in which no value is empty text, and `NULL` alone is null."""
+    return any(
+        is_one(kind)
+        for is_one in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    )
 
 
 def _first_row(stream: pa.NativeFile, source_name: str) -> Sequence[str] | None:

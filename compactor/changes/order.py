@@ -40,6 +40,9 @@ def _ordered(text: pa.ChunkedArray, kind: pa.DataType | None, what: str) -> pa.C
     """Numbers for numbers and numbered files, bytes for log sequence numbers of SQL Server."""
     text = pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
     try:
+        if text.null_count == len(text):
+            # As of a full load: which kind of position it is, later files say.
+            return pa.chunked_array([pa.nulls(len(text), kind or pa.null())])
         if _all_are(text, _NUMBER):
             return text.cast(kind or _LARGEST_NUMBER)
         if _all_are(text, _NUMBERED_FILE):

@@ -329,7 +329,7 @@ def _infer_json(source: Source, schema: pa.Schema | None, blocks_max: int | None
         found |= types_in_json(source.file.uri, lines, {name: found[name] for name in great}) if great else {}
         for name, kind in found.items():
             before = kinds.get(name, pa.null())
-            after = _promote_json(before, kind)
+            after = promote_json(before, kind)
             if after is None:
                 raise Invalid(f"{source.file.uri} has values of {before} and of {kind} in column {name!r}")
             kinds[name] = after
@@ -373,19 +373,19 @@ def _blocks_of_lines(source: Source) -> Iterator[bytes]:
         yield rest.getvalue()
 
 
-def _promote_json(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
-    """Promotes as PyArrow's parser does within a block: whole numbers to others, dates to text."""
+def promote_json(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
+    """Promotes as PyArrow's parser does within a block: whole numbers to others, dates to text. None: it does not."""
     if first != second and {first, second} <= {pa.int64(), WHOLE, pa.float64()}:
         return pa.float64() if pa.float64() in (first, second) else WHOLE
     if pa.string() in (first, second) and any(pa.types.is_timestamp(arrow_type) for arrow_type in (first, second)):
         return pa.string()
     if pa.types.is_list(first) and pa.types.is_list(second):
-        item = _promote_json(first.value_type, second.value_type)
+        item = promote_json(first.value_type, second.value_type)
         return None if item is None else pa.list_(item)
     if pa.types.is_struct(first) and pa.types.is_struct(second):
         members = {field.name: field.type for field in first}
         for field in second:
-            arrow_type = _promote_json(members.get(field.name, pa.null()), field.type)
+            arrow_type = promote_json(members.get(field.name, pa.null()), field.type)
             if arrow_type is None:
                 return None
             members[field.name] = arrow_type

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import date, datetime, time
-from decimal import Decimal
+from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,11 @@ KINDS: dict[str, tuple[st.SearchStrategy[Any], pa.DataType, list[str]]] = {
         pa.timestamp("us"),
         ["bucket[7]", "year", "month", "day", "hour"],
     ),
+    "decimal(38,2)": (
+        st.integers(-(10**37), 10**37).map(lambda unscaled: Decimal(unscaled).scaleb(-2, Context(prec=38))),
+        pa.decimal128(38, 2),
+        ["bucket[7]"],
+    ),
     "decimal(9,2)": (
         st.decimals(-9_999_999, 9_999_999, places=2, allow_nan=False),
         pa.decimal128(9, 2),
@@ -112,6 +117,26 @@ def test_values_are_those_of_the_library_of_iceberg(kind: str, written: str, dat
 def test_what_is_no_transform_is_refused(text: str, reason: str) -> None:
     with pytest.raises(Invalid, match=re.escape(reason)):
         parse_transform("key", text)
+
+
+@pytest.mark.parametrize(
+    ("written", "column", "reason"),
+    [
+        ("truncate[10]", pa.array([5, -(2**63)]), "truncate[10] of -9223372036854775808 is no int64"),
+        ("truncate[10]", pa.array([-(2**31)], pa.int32()), "truncate[10] of -2147483648 is no int32"),
+        ("truncate[3]", pa.array([Decimal(-(10**38) + 1)], pa.decimal128(38, 0)), "is no decimal128(38, 0)"),
+        ("bucket[4]", pa.array([1, 2**64 - 1], pa.uint64()), "18446744073709551615 is beyond int64"),
+    ],
+)
+def test_a_value_that_a_transform_has_no_value_for_is_refused(written: str, column: pa.Array, reason: str) -> None:
+    with pytest.raises(Invalid, match=re.escape(reason)):
+        parse_transform("key", f"{written}(column)").values(column)
+
+
+def test_a_decimal_of_many_digits_is_truncated_exactly() -> None:
+    value = Decimal("12345678901234567890123456789012345.67")
+    found = parse_transform("key", "truncate[50](column)").values(pa.array([value], pa.decimal128(38, 2)))
+    assert found.to_pylist() == [Decimal("12345678901234567890123456789012345.50")]
 
 
 def test_a_transform_is_written_in_one_way() -> None:

@@ -124,6 +124,82 @@ def test_a_schema_that_changes_within_a_file_is_followed() -> None:
     assert debezium(upsert(id=1), *events).rows.to_pylist() == [{"id": 1, "more": None}, *expected]
 
 
+def test_types_that_differ_within_a_feed_become_one_that_holds_both() -> None:
+    def event(scale: str, price: str) -> dict[str, object]:
+        kind = {"name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": scale}}
+        row = {"type": "struct", "fields": [{"field": "price", "type": "bytes", **kind}], "field": "after"}
+        schema = {"type": "struct", "fields": [row, {"field": "op", "type": "string"}]}
+        return {"schema": schema, "payload": {"after": {"price": price}, "op": "c"}}
+
+    grown = debezium(event("0", "AQ=="), event("2", "AQ=="))
+    assert grown.rows["price"].to_pylist() == [Decimal("1.00"), Decimal("0.01")]
+    moved = {"before": {"id": 1, "day": "1", "v": 1}, "after": {"id": 1, "day": "2", "v": 1.5}, "op": "u", "source": {}}
+    assert debezium(moved).rows["v"].to_pylist() == [1.0, 1.5]
+
+
+def test_types_of_a_feed_that_have_none_in_common_are_refused() -> None:
+    def event(kind: str, value: object) -> dict[str, object]:
+        row = {"type": "struct", "fields": [{"field": "v", "type": kind}], "field": "after"}
+        schema = {"type": "struct", "fields": [row, {"field": "op", "type": "string"}]}
+        return {"schema": schema, "payload": {"after": {"v": value}, "op": "c"}}
+
+    (reason,) = refused(event("int32", 1), event("string", "a"))
+    assert reason.startswith("column 'v' is int32 in feed, from row 1 on, but string in feed, from row 2 on,")
+    assert "(/after/v) changed from boolean to number in row 2" in refused(upsert(id=1, v=True), upsert(id=2, v=1))[0]
+
+
+def test_without_types_text_stays_text_and_whole_numbers_keep_their_digits() -> None:
+    found = debezium(upsert(id=2**63, at="2026-11-25T10:00:00Z"), upsert(id=2**63 + 1, at="2026-11-25"))
+    assert found.rows["id"].to_pylist() == [2**63, 2**63 + 1]
+    assert found.rows["at"].to_pylist() == ["2026-11-25T10:00:00Z", "2026-11-25"]
+    declared = pa.schema([("id", pa.int64()), ("price", pa.float64())])
+    assert debezium(upsert(id=1, price=2**70), declared=declared).rows["price"].to_pylist() == [2.0**70]
+
+
+def test_a_decimal_with_its_own_scale_is_text_or_what_the_table_declares() -> None:
+    parts = [{"field": "scale", "type": "int32"}, {"field": "value", "type": "bytes"}]
+    number = {"field": "v", "type": "struct", "name": "io.debezium.data.VariableScaleDecimal", "fields": parts}
+    row = {"type": "struct", "fields": [number], "field": "after"}
+    schema = {"type": "struct", "fields": [row, {"field": "op", "type": "string"}]}
+    values = [{"scale": 3, "value": "+w=="}, {"scale": 0, "value": "BQ=="}, {"scale": -2, "value": "BQ=="}, None]
+    events = [{"schema": schema, "payload": {"after": {"v": each}, "op": "c"}} for each in values]
+    assert debezium(*events).rows["v"].to_pylist() == ["-0.005", "5", "500", None]
+    declared = pa.schema([("v", pa.decimal128(9, 3))])
+    found = debezium(*events, declared=declared).rows["v"]
+    assert found.to_pylist() == [Decimal("-0.005"), Decimal(5), Decimal(500), None]
+
+
+def test_a_map_is_refused_with_what_to_do_and_nanoseconds_of_a_zoned_time_are_kept() -> None:
+    def event(field: dict[str, object], value: object) -> dict[str, object]:
+        row = {"type": "struct", "fields": [{"field": "v", **field}], "field": "after"}
+        schema = {"type": "struct", "fields": [row, {"field": "op", "type": "string"}]}
+        return {"schema": schema, "payload": {"after": {"v": value}, "op": "c"}}
+
+    text = {"type": "string"}
+    assert "hstore.handling.mode=json" in refused(event({"type": "map", "keys": text, "values": text}, {"a": "b"}))[0]
+    zoned = event({**text, "name": "io.debezium.time.ZonedTimestamp"}, "1970-01-01T00:00:01.1234567Z")
+    assert debezium(zoned).rows["v"].cast(pa.int64()).to_pylist() == [1_123_456_700]
+
+
+def test_the_delete_where_a_row_was_has_the_order_of_the_change() -> None:
+    moved = {"before": {"id": 1, "day": "1"}, "after": {"id": 1, "day": "2", "at": 7}, "op": "u", "source": {}}
+    assert debezium(moved, sort_columns=("at",)).rows["at"].to_pylist() == [7, 7]
+    told = {**moved, "before": {"id": 1, "day": "1", "at": 5}}
+    assert debezium(told, sort_columns=("at",)).rows["at"].to_pylist() == [7, 7]
+
+
+def test_a_flattened_row_has_the_types_of_its_schema() -> None:
+    fields = [
+        {"field": "id", "type": "int32"},
+        {"field": "day", "type": "int32", "name": "io.debezium.time.Date"},
+        {"field": "raw", "type": "bytes"},
+        {"field": "__op", "type": "string"},
+    ]
+    row = {"id": 1, "day": 1, "raw": "AQI=", "__op": "c"}
+    found = debezium({"schema": {"type": "struct", "fields": fields}, "payload": row})
+    assert found.rows.to_pylist() == [{"id": 1, "day": date(1970, 1, 2), "raw": b"\x01\x02"}]
+
+
 def test_a_row_that_moves_is_a_delete_of_what_it_was_and_an_upsert_after_it() -> None:
     moved = {"before": {"id": 1, "day": "1"}, "after": {"id": 1, "day": "2"}, "op": "u", "source": {"lsn": 5}}
     found = debezium(moved, sort_columns=("__source_lsn",))
@@ -210,6 +286,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
         ('Op,id,name\nU,1,"NULL"\n', [(1, "NULL", False)]),
         ('1,a\n2,"b\n,"\n', [(1, "a", False), (2, "b\n,", False)]),
         ("id,name\n1,a\n", [(1, "a", False)]),
+        ('I,1,\nI,2,NULL\nI,3,""\nI,,c\n', [(1, "", False), (2, None, False), (3, "", False), (None, "c", False)]),
     ],
 )
 def test_a_file_of_dms_has_a_header_or_not_and_a_full_load_has_no_operations(
@@ -233,6 +310,18 @@ def test_a_file_of_dms_that_does_not_fit_is_refused(text: str, schema: pa.Schema
         read_dms_csv(text.encode(), schema, "file")
 
 
+def test_whole_numbers_of_dms_keep_their_digits_without_declared_types() -> None:
+    changes = [(2**64, 20261125100000000000000000000000002), (1, 20261125100000000000000000000000001)]
+    lines = "".join(f"I,{key},{position}\n" for key, position in changes)
+    found = read_dms_csv(f"Op,id,seq\n{lines}".encode(), None, "file")
+    assert [(row["id"], row["seq"]) for row in found.to_pylist()] == changes
+
+
+def test_a_header_in_other_letters_is_no_row() -> None:
+    texts = pa.schema([("id", pa.string()), ("name", pa.string())])
+    assert read_dms_csv(b"ID,NAME\n1,a\n", texts, "file").to_pylist() == [{"id": "1", "name": "a"}]
+
+
 def test_values_that_are_neither_upsert_nor_delete_are_refused_with_their_rows() -> None:
     rows = pa.table({"id": [1, 2, 3], "op": ["I", "X", None]})
     with pytest.raises(Invalid) as error:
@@ -249,6 +338,7 @@ def test_a_feed_that_contradicts_itself_is_refused() -> None:
         {"format": "dms", "column": "Op"},
         "nothing",
         {"format": "dms", "header": True},
+        {"format": "ops", "upserts": ["a"], "deletes": ["A"]},
     ):
         with pytest.raises(Invalid):
             parse_feed(given)
@@ -338,6 +428,19 @@ def test_positions_that_are_text_are_compared_as_what_they_are(texts: list[str],
     earlier, later, *nulls = found.to_pylist()
     assert earlier < later
     assert nulls == [None, None]
+
+
+def test_a_full_load_without_positions_says_no_type_of_them(tmp_path: Path) -> None:
+    table = DeltaCatalog.open(tmp_path).create_table("A.B.V1", primary_keys=["id"], sort_keys=[("at", "ascending")])
+    table.append_changes(pa.table({"id": [1, 2], "at": pa.array([None, ""])}), "dms")
+    table.append_changes(pa.table({"Op": ["U"], "id": [2], "at": ["00000027:00000758:0003"]}), "dms")
+    assert table.scan(view="merged").to_table()["at"].to_pylist() == [None, b"00000027:00000758:0003"]
+
+
+def test_a_key_of_zero_is_one_key_with_either_sign(table: Table) -> None:
+    feed = {"op": ["D", "I"], "id": [0.0, -0.0], "day": ["1", "1"], "seq": [1, 2]}
+    (added,) = table.append_changes(pa.table(feed))
+    assert (added.operation, added.rows) == ("upsert", 1)
 
 
 def test_text_that_is_no_position_orders_nothing() -> None:
