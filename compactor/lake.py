@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from compactor.catalog import tables
 from compactor.catalog.definition import TableDefinition
-from compactor.catalog.delta_files import THE_DELTA, DeltaSource, read_rows
+from compactor.catalog.delta_files import THE_DELTA, DeltaSource, read_rows, refuse_absent
 from compactor.catalog.delta_writer import DELTAS_MAX, SECONDS, SIZE_BYTES_MAX, DeltaWriter, WriterLimits
 from compactor.catalog.dropping import (
     Drop,
@@ -121,6 +121,7 @@ class Table(tables.Table):
         Raises `Invalid`, with row and column, if a row has no partition or cannot be appended; then nothing is added.
         After any other error some of the partitions may have their rows: call it again with the same delta id.
         """
+        refuse_absent(self._store.location, rows)
         read = read_rows(self._store.location, rows, self.schema)
         parts = self.partitioning.split(read, THE_DELTA)
         deltas = [(partition, _taken(read, numbers), operation) for partition, numbers in parts]
@@ -176,6 +177,7 @@ class Table(tables.Table):
         feed = feed_of(self.properties.changes, format, order, columns, keys_are_global)
         reader, location = reader_of(self, self.keys, feed), self._store.location
         aside = quarantine_of(self.properties.quarantine, quarantine, location, self._clock)
+        refuse_absent(location, source)
         sources = open_feed(location, source, feed, reader.feed_schema)
         batch = batch_of_sources(reader, sources, batch_id, quarantines=aside is not None)
         return append_batch(self, with_deletes_elsewhere(self, location, reader, batch), aside)
@@ -316,6 +318,7 @@ class DeltaCatalog(tables.DeltaCatalog):
         batch_id = self._clock.new_id() if delta_id is None else delta_id
         wanted = {table_id for table_id in tables.values() if table_id is not None}
         opened = {table_id: self.table(table_id) for table_id in sorted(wanted)}
+        refuse_absent(self.location, source)
         parts: dict[str, list[FeedSource]] = {}
         for each in open_feed(self.location, source, feed, None):
             for table_id, part in parts_by_table(each, paths, tables).items():

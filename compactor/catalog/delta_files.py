@@ -22,7 +22,7 @@ from compactor.kernels.content_digest import ContentDigest
 from compactor.model.errors import Corrupt, Invalid
 from compactor.model.files import DataFile
 from compactor.model.names import ContentType, Operation, PartitionValues
-from compactor.schemas.cast import plain_table
+from compactor.schemas.cast import joined, plain_table
 from compactor.schemas.missing import missing_fields, named, near_name
 from compactor.schemas.nesting import refuse_deep_nesting
 from compactor.schemas.unify import fingerprint_schema, plain_schema, refuse_repeated_columns, unify_schemas
@@ -194,8 +194,14 @@ def read_rows(
     if isinstance(opened, pa.RecordBatchReader):
         return plain_table(opened.read_all())
     files = [TabularFile(uri, content_type_of(uri, fallback)) for uri in _absolute_uris(opened)]
-    tables = [read_table(location, file, schema=schema) for file in files]
-    return pa.concat_tables(tables, promote_options="default")
+    return joined([(file.uri, read_table(location, file, schema=schema)) for file in files])
+
+
+def refuse_absent(location: StoreLocation, source: DeltaSource) -> None:
+    """Raises `Invalid` for a file that does not exist."""
+    if isinstance(source, Sequence) and not isinstance(source, str):
+        for uri in {absolute_uri(each) for each in source if isinstance(each, str | Path)}:
+            version_of_file(location, uri)
 
 
 def _without_index(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:

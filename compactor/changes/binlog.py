@@ -25,6 +25,7 @@ from compactor.changes.conversion import converted
 from compactor.changes.debezium import OF_SOURCE
 from compactor.changes.json_lines import event_of, lines_of, read_events, text_fields
 from compactor.model.errors import Invalid
+from compactor.schemas.cast import cast_column
 
 _UPSERTS = ("insert", "update", "bootstrap-insert")
 _DELETES = ("delete",)
@@ -54,7 +55,7 @@ def changes_of_maxwell(
     after = _typed(_rows(events, "data", is_row), declared, numbers[is_row], source_name)
     before = _typed(_rows(events, "old", is_row), declared, numbers[is_row], source_name)
     updates = _is(events, ("update",))
-    _refuse_partial(after, lines, numbers[is_row], updates, is_row, source_name)
+    _refuse_partial(after, lines, numbers[is_row], (updates, is_row), declared, source_name)
     order = _order_columns(events.filter(pa.array(is_row)), sort_columns, source_name)
     found = _Rows(after, before, deletes[is_row], numbers[is_row])
     return _batch(found, order, needed, (lines, np.flatnonzero(is_row), None), source_name)
@@ -71,7 +72,8 @@ def changes_of_canal(
     upserts, deletes = _operations(events, numbers, source_name)
     places, within, before_at = _places_of_rows(events, (numbers, upserts | deletes), source_name)
     after, before = _rows_of_lists(events, "data", None), _rows_of_lists(events, "old", before_at)
-    _refuse_partial_rows(after, lines, numbers, (places, within, upserts[places] & before_at.is_valid()), source_name)
+    updates = _is(events, ("update",))[places]
+    _refuse_partial_rows(after, lines, numbers, (places, within, updates), declared, source_name)
     types = _types_of_mysql(events)
     after = _typed(after, declared, numbers[places], source_name, types)
     before = _typed(before, declared, numbers[places], source_name, types)
@@ -126,17 +128,24 @@ def _rows_of_lists(events: pa.Table, name: str, at: pa.Array | None) -> pa.Table
 
 
 def _refuse_partial_rows(
-    after: pa.Table, lines: Sequence[bytes], numbers: Int64s, updates: tuple[Int64s, Int64s, Bools], source_name: str
+    after: pa.Table,
+    lines: Sequence[bytes],
+    numbers: Int64s,
+    updates: tuple[Int64s, Int64s, Bools],
+    declared: pa.Schema | None,
+    source_name: str,
 ) -> None:
-    """Raises `Invalid` for updates that lack a column which another row of the file has. A value that is null may be
-    one that is not there, so the text of such a message is read again. `updates`: of each row its event, its place
-    there, and whether it is an update."""
+    """Raises `Invalid` for updates that lack a column which another row of the file or the table has. A value that is
+    null may be one that is not there, so the text of such a message is read again. `updates`: of each row its event,
+    its place there, and whether it is an update."""
     places, within, are_updates = updates
     refused = Refusals(source_name)
-    for at in np.flatnonzero(_has_null(after) & are_updates).tolist():
+    wanted = {*after.column_names, *_names(declared)}
+    may_lack = are_updates if wanted > {*after.column_names} else _has_null(after) & are_updates
+    for at in np.flatnonzero(may_lack).tolist():
         there = json.loads(lines[places[at]])["data"][within[at]].keys()
-        if there != {*after.column_names}:
-            refused.add([int(numbers[places[at]])], _partial({*after.column_names} - there))
+        if wanted - there:
+            refused.add([int(numbers[places[at]])], _partial(wanted - there))
     refused.raise_if_any()
 
 
@@ -206,6 +215,10 @@ def _columns(declared: pa.Schema) -> list[pa.Field]:
     return [each for each in declared if not each.name.startswith(OF_SOURCE)]
 
 
+def _names(declared: pa.Schema | None) -> list[str]:
+    return [] if declared is None else [each.name for each in _columns(declared)]
+
+
 # ------------------------------------------------------------------------------------------------------------- values
 
 
@@ -262,7 +275,7 @@ def _cast(values: pa.ChunkedArray, kind: pa.DataType, what: str) -> pa.ChunkedAr
             return values.cast(pa.int64()).cast(kind)
         if pa.types.is_date(kind) and pa.types.is_string(values.type):
             return pc.utf8_slice_codeunits(values, 0, 10).cast(kind)
-        return values.cast(kind)
+        return cast_column(values, kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise Invalid(f"{what} is declared as {kind}, and cannot be read as that: {error}") from error
 
@@ -330,15 +343,21 @@ def _partial(missing: Collection[str]) -> str:
 
 
 def _refuse_partial(
-    after: pa.Table, lines: Sequence[bytes], numbers: Int64s, updates: Bools, is_row: Bools, source_name: str
+    after: pa.Table,
+    lines: Sequence[bytes],
+    numbers: Int64s,
+    updates: tuple[Bools, Bools],
+    declared: pa.Schema | None,
+    source_name: str,
 ) -> None:
-    """Raises `Invalid` for updates that lack a column which an earlier event of the file has. A value that is null may
-    be one that is not there, so the text of such an event is read again."""
-    has_null = _has_null(after)
-    if not (has_null & updates[is_row]).any():
+    """Raises `Invalid` for updates that lack a column which an earlier event of the file or the table has. A value that
+    is null may be one that is not there, so the text of such an event is read again. `updates`: which events are
+    updates, and which are of rows."""
+    has_null, (are_updates, is_row) = _has_null(after), updates
+    if not (has_null & are_updates[is_row]).any():
         return
-    refused, seen = Refusals(source_name), set[str]()
-    for at, (line, is_update) in enumerate(zip(np.array(lines, object)[is_row], updates[is_row], strict=True)):
+    refused, seen = Refusals(source_name), {*_names(declared)}
+    for at, (line, is_update) in enumerate(zip(np.array(lines, object)[is_row], are_updates[is_row], strict=True)):
         if not has_null[at]:
             seen.update(after.column_names)
             continue

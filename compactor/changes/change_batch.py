@@ -10,8 +10,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from compactor.model.errors import Invalid
-from compactor.schemas.cast import conform
-from compactor.schemas.unify import unify_schemas
 
 Bools = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
@@ -80,10 +78,3 @@ class Refusals:
 def mask_of(values: pa.Array | pa.ChunkedArray) -> Bools:
     """bool (rows,): null is False."""
     return np.asarray(values.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
-
-
-def joined(tables: Sequence[tuple[str, pa.Table]]) -> pa.Table:
-    """The rows of all of them, one after the other, with the columns and the types that hold all. Each has a name for
-    the error. Raises `Invalid` if two types of a column have none in common."""
-    schema = unify_schemas([(name, rows.schema) for name, rows in tables])
-    return pa.concat_tables([conform(rows, schema) for _, rows in tables])

@@ -25,10 +25,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.catalog.feed import DELETES, UPSERTS
-from compactor.changes.change_batch import Bools, ChangeBatch, Int64s, Refusals, joined, mask_of
+from compactor.changes.change_batch import Bools, ChangeBatch, Int64s, Refusals, mask_of
 from compactor.changes.conversion import converted
-from compactor.changes.json_lines import event_of, lines_of, read_events
+from compactor.changes.json_lines import event_of, lines_of, read_events, refused_event
 from compactor.model.errors import Invalid
+from compactor.schemas.cast import cast_array, joined
 
 UNAVAILABLE = "__debezium_unavailable_value"
 _UNAVAILABLE_TEXTS = pa.array(
@@ -49,11 +50,13 @@ _OPERATION, _DELETED = "__op", "__deleted"
 _ADDED = re.compile(r"__(op|deleted|table|db|schema|ts_ms|ts_us|ts_ns)")
 """Columns that flattening adds and that are no part of the row."""
 
+_IMAGES = ("before", "after")
 _OF_NO_ROW = frozenset({"ddl", "tableChanges", "event_count"})
 """Fields of events beside those of rows."""
 
 _WRAPPED = (b'{"schema"', b'{ "schema"')
 """How a line begins that may have the schema around its event."""
+_NO_PAYLOAD = re.compile(rb'"payload"\s*:\s*null\}$')
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def changes_of_debezium(
 
 def _runs(body: bytes, source_name: str) -> Iterator[_Run]:
     """Tombstones (`null`) and empty lines are left out: the delete before a tombstone says which row is gone."""
-    lines = lines_of(body, source_name)
+    lines = [b"" if _is_wrapped_tombstone(line) else line for line in lines_of(body, source_name)]
     held: list[bytes] = []
     first, prefix, schema = 0, None, None
     for number, stripped in enumerate(lines):
@@ -111,6 +114,10 @@ def _runs(body: bytes, source_name: str) -> Iterator[_Run]:
         yield _Run(first, held, schema)
 
 
+def _is_wrapped_tombstone(line: bytes) -> bool:
+    return line.endswith(b"null}") and line.startswith(_WRAPPED) and _NO_PAYLOAD.search(line) is not None
+
+
 def _are_of_one_run(lines: Sequence[bytes], prefix: bytes, schema: object) -> bool:
     """Whether all of them that are not empty begin so, and none may have a schema of its own."""
     begin = sum(map(methodcaller("startswith", prefix), lines))
@@ -124,6 +131,9 @@ def _schema_of(line: bytes, number: int, source_name: str) -> tuple[bytes, Mappi
     event = event_of(line, number, source_name)
     if event.keys() != {"schema", "payload"}:
         return b"{", None
+    if event["schema"] is None:
+        reason = "its schema is null, and it has a payload: let the converter write all schemas, or none"
+        raise refused_event(number, source_name, reason)
     found = re.match(rb'\{\s*"schema"\s*:', line)
     if found is None:
         raise Invalid(
@@ -145,12 +155,64 @@ def _changes_of_run(
         return ChangeBatch(source_name, pa.table({}), np.zeros(0, np.bool_), numbers)
     refused = Refusals(source_name)
     events = _parsed(lines, numbers, run.schema, declared, source_name)
-    if "op" in events.column_names and {"before", "after", "source"} & set(events.column_names):
+    is_envelope = "op" in events.column_names and bool({"before", "after", "source"} & set(events.column_names))
+    if run.schema is None:  # with it every field is written
+        _refuse_partial(events, lines, numbers, declared, refused, image="after" if is_envelope else None)
+    if is_envelope:
         changes = _of_envelopes(events, numbers, (run.schema, declared), (sort_columns, needed), refused)
     else:
         changes = _of_flattened(events, numbers, (run.schema, declared), refused)
     refused.raise_if_any()
     return changes
+
+
+def _refuse_partial(
+    events: pa.Table,
+    lines: Sequence[bytes],
+    numbers: Int64s,
+    declared: pa.Schema | None,
+    refused: Refusals,
+    *,
+    image: str | None,
+) -> None:
+    """Refuses updates that lack a column which the table or an earlier event has. For Arrow null is the same as a
+    column that is not there, so the name is looked for in the text.
+
+    image  the field that has the rows; None: they are flattened
+    """
+    operation = _OPERATION if image is None else "op"
+    if not {operation, image or operation} <= {*events.column_names}:
+        return
+    updates = mask_of(pc.equal(events.column(operation).cast(pa.string()), "u"))
+    images = [] if image is None else [events.column(name) for name in _IMAGES if name in events.column_names]
+    times = np.full(len(lines), int(image is None))
+    for each in images:
+        times += mask_of(each.is_valid())
+    rows = events if image is None else _columns_of(events.column(image))
+    of_table = set() if declared is None else {*declared.names}
+    for name in rows.column_names:
+        unsaid = mask_of(rows.column(name).is_null())
+        lacking = unsaid & updates & ((np.cumsum(~unsaid) > 0) | (name in of_table))
+        if name.startswith("__") or not lacking.any():
+            continue
+        quoted = json.dumps(name, ensure_ascii=False).encode()
+        for at in np.flatnonzero(lacking).tolist():
+            line = lines[at]
+            # The text of a value may be the name, which only lets an update pass.
+            lacking[at] = line.count(quoted) < times[at] and not _has(line, name, image)
+        refused.add(numbers[lacking].tolist(), f"the update has no {name!r}, so the row is not known whole")
+
+
+def _columns_of(column: pa.ChunkedArray) -> pa.Table:
+    if not pa.types.is_struct(column.type):
+        return pa.table({})
+    struct = column.combine_chunks()
+    return pa.table({each.name: pc.struct_field(struct, each.name) for each in struct.type if each.name})
+
+
+def _has(line: bytes, name: str, image: str | None) -> bool:
+    event = json.loads(line)
+    return name in (event if image is None else event[image] or ())
 
 
 def _parsed(
@@ -169,9 +231,7 @@ def _parsed(
         row = pa.struct([each for each in flat if not each[0].startswith(OF_SOURCE)])
         is_envelope = b'"op"' in lines[0] and b'"source"' in lines[0]
         explicit = pa.schema([("before", row), ("after", row)] if is_envelope else flat)
-    table = read_events(
-        lines, numbers, explicit, source_name, only_these=schema is not None, images=("before", "after")
-    )
+    table = read_events(lines, numbers, explicit, source_name, only_these=schema is not None, images=_IMAGES)
     if schema is None:
         return table
     payload = table.column("payload").combine_chunks()
@@ -203,7 +263,7 @@ def _of_envelopes(
         )
     images = {
         name: _rows_of(events.column(name), name, types, refused, numbers)
-        for name in ("before", "after")
+        for name in _IMAGES
         if name in events.column_names
     }
     after, before = images.get("after"), images.get("before")
@@ -512,7 +572,7 @@ def _as_declared(values: pa.Array, kind: pa.DataType, column: str) -> pa.Array:
             return values.cast(kind)
         if pa.types.is_binary(kind) and pa.types.is_string(values.type):
             return _bytes(values, kind)
-        return values.cast(kind)
+        return cast_array(values, kind)
     except (ValueError, pa.ArrowNotImplementedError) as error:
         raise Invalid(
             f"{column} is {values.type} and declared as {kind}, and cannot be read as that "

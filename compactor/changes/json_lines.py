@@ -52,7 +52,7 @@ def _events_of(line: bytes, number: int, source_name: str) -> Sequence[bytes]:
 
 
 def not_json(number: int, source_name: str, error: Exception) -> ChangesRefused:
-    return _refused_event(number, source_name, f"it is not JSON ({error})")
+    return refused_event(number, source_name, f"it is not JSON ({error})")
 
 
 def event_of(line: bytes, number: int, source_name: str) -> Mapping[str, Any]:
@@ -66,7 +66,7 @@ def event_of(line: bytes, number: int, source_name: str) -> Mapping[str, Any]:
         except (ValueError, RecursionError) as error:
             raise not_json(number, source_name, error) from error
     if not isinstance(event, dict):
-        raise _refused_event(number, source_name, f"it is no change event but {type(event).__name__}")
+        raise refused_event(number, source_name, f"it is no change event but {type(event).__name__}")
     return event
 
 
@@ -82,7 +82,7 @@ def text_fields(event: Mapping[str, Any], but: Collection[str] = ()) -> list[pa.
     ]
 
 
-def _refused_event(number: int, source_name: str, reason: str) -> ChangesRefused:
+def refused_event(number: int, source_name: str, reason: str) -> ChangesRefused:
     return ChangesRefused([f"{source_name}, row {number + 1:,}: {reason}"], {number: [reason]})
 
 

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.catalog.partition_split import Partitioning
-from compactor.changes.change_batch import ChangeBatch, Int64s, Refusals, joined
+from compactor.changes.change_batch import ChangeBatch, Int64s, Refusals
 from compactor.model.counts import SortKey
 from compactor.model.errors import Invalid
 from compactor.model.names import Operation, SortOrder
+from compactor.schemas.cast import joined
 
 
 def latest_changes(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.model.arrow_types import decoded_type, stored_values
 from compactor.model.errors import Corrupt, Invalid
 from compactor.schemas.open_types import widens_to_open
-from compactor.schemas.unify import _is_list, _text_for_nanoseconds, plain_schema, unify_types
+from compactor.schemas.unify import _is_list, _text_for_nanoseconds, plain_schema, unify_schemas, unify_types
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -39,6 +41,13 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
     if not columns:
         return table.select([])
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def joined(tables: Sequence[tuple[str, pa.Table]]) -> pa.Table:
+    """The rows of all of them, one after the other, with the columns and the types that hold all. Each has a name for
+    the error. Raises `Invalid` if two types of a column have none in common."""
+    schema = unify_schemas([(name, rows.schema) for name, rows in tables])
+    return pa.concat_tables([conform(rows, schema) for _, rows in tables])
 
 
 def _widens(narrow: pa.DataType, wide: pa.DataType) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,3 +80,14 @@ def test_a_row_that_cannot_be_placed_keeps_all_rows_out(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="row 2"):
         table.append_rows(pa.table({"id": [1, 2], "day": ["1", None]}))
     assert table.partitions() == []
+
+
+def test_files_of_several_types_are_rows_of_the_wider_one_and_a_missing_one_is_named(tmp_path: Path) -> None:
+    table = DeltaCatalog.open(tmp_path / "lake").create_table("A.B.V1", primary_keys=["id"])
+    for name, kind in (("a", pa.int32()), ("b", pa.int64())):
+        pq.write_table(pa.table({"id": pa.array([1], kind)}), tmp_path / f"{name}.parquet")
+    (delta,) = table.append_rows([tmp_path / "a.parquet", tmp_path / "b.parquet"])
+    assert delta.rows == 2
+    for append in (table.append_rows, partial(table.append_changes, format="ops")):
+        with pytest.raises(Invalid, match="does not exist: give the URI or path of a data file"):
+            append([tmp_path / "none.parquet"])

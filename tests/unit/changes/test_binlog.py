@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import date, datetime
+from datetime import date, datetime, time
 from decimal import Decimal
 
 import pyarrow as pa
@@ -63,9 +63,18 @@ def test_values_have_the_types_of_the_table() -> None:
             ("at", pa.timestamp("us")),
             ("raw", pa.binary()),
             ("paid", pa.bool_()),
+            ("opens", pa.time64("us")),
         ]
     )
-    row = {"id": 1, "price": 0.1234567891, "day": "2026-11-25", "at": "2026-11-25 01:02:03.5", "raw": "AQI=", "paid": 1}
+    row = {
+        "id": 1,
+        "opens": "22:31:08.5",
+        "price": 0.1234567891,
+        "day": "2026-11-25",
+        "at": "2026-11-25 01:02:03.5",
+        "raw": "AQI=",
+        "paid": 1,
+    }
     (found,) = read(changes_of_maxwell, maxwell("insert", row), declared=declared).rows.to_pylist()
     assert found == {
         "id": 1,
@@ -74,6 +83,7 @@ def test_values_have_the_types_of_the_table() -> None:
         "at": datetime.fromisoformat("2026-11-25T01:02:03.500"),
         "raw": b"\x01\x02",
         "paid": True,
+        "opens": time(22, 31, 8, 500_000),
     }
 
 
@@ -91,6 +101,16 @@ def test_an_update_without_all_columns_is_refused() -> None:
     whole = maxwell("insert", {"id": 1, "region": "n", "v": None})
     (reason,) = refused(changes_of_maxwell, whole, maxwell("update", {"id": 1, "region": "n"}))
     assert reason.startswith("feed, row 2: the update has no 'v', so the row is not known whole: set binlog_row_image")
+
+
+@pytest.mark.parametrize(
+    ("reader", "update"),
+    [(changes_of_maxwell, maxwell("update", {"id": 1}, old={})), (changes_of_canal, canal("UPDATE", {"id": "1"}))],
+)
+def test_an_update_without_a_column_of_the_table_is_refused(reader: Reader, update: object) -> None:
+    declared = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("__source_xid", pa.int64())])
+    with pytest.raises(Invalid, match="row 1: the update has no 'v', so the row is not known whole"):
+        read(reader, update, declared=declared)
 
 
 def test_a_column_that_was_added_meanwhile_makes_no_earlier_update_partial() -> None:

@@ -181,6 +181,37 @@ def test_a_map_is_refused_with_what_to_do_and_nanoseconds_of_a_zoned_time_are_ke
     assert debezium(zoned).rows["v"].cast(pa.int64()).to_pylist() == [1_123_456_700]
 
 
+@pytest.mark.parametrize(
+    ("event", "declared"),
+    [
+        ({"before": None, "after": {"id": 1}, "op": "u", "source": {}}, ["id", "v"]),
+        ({"before": {"id": 1, "v": 1}, "after": {"id": 1}, "op": "u", "source": {}}, ["id", "v"]),
+        ({"id": 1, "__op": "u"}, ["id", "v"]),
+        ({"before": None, "after": {"id": 1}, "op": "u", "source": {}}, []),
+    ],
+)
+def test_an_update_without_all_columns_is_refused(event: dict[str, Any], declared: list[str]) -> None:
+    flat = "__op" in event
+    whole: dict[str, Any] = {"id": 1, "v": 2, "__op": "u"} if flat else upsert(id=1, v=2) | {"op": "u"}
+    with_null = {"id": 1, "v": None, "__op": "u"} if flat else whole | {"after": {"id": 1, "v": None}}
+    schema = pa.schema([(name, pa.int64()) for name in declared]) if declared else None
+    (reason,) = refused(whole, with_null, event, declared=schema)
+    assert reason == "feed, row 3: the update has no 'v', so the row is not known whole"
+    gone = {"id": 1, "__op": "d"} if flat else {"before": {"id": 1}, "op": "d", "source": {}}
+    assert debezium(whole, gone, declared=schema).deletes.tolist() == [False, True]
+    if schema is None:
+        assert debezium(event, whole).rows["v"].to_pylist() == [None, 2]
+
+
+def test_a_tombstone_may_have_a_schema_around_it() -> None:
+    row = {"type": "struct", "fields": [{"field": "id", "type": "int64"}], "field": "after"}
+    schema = {"type": "struct", "fields": [row, {"field": "op", "type": "string"}]}
+    whole = {"schema": schema, "payload": {"after": {"id": 1}, "op": "c"}}
+    found = debezium(whole, {"schema": None, "payload": None}, {"schema": schema, "payload": None}, whole)
+    assert found.places.tolist() == [0, 3]
+    assert "row 1: its schema is null" in refused({"schema": None, "payload": whole["payload"]})[0]
+
+
 def test_the_delete_where_a_row_was_has_the_order_of_the_change() -> None:
     moved = {"before": {"id": 1, "day": "1"}, "after": {"id": 1, "day": "2", "at": 7}, "op": "u", "source": {}}
     assert debezium(moved, sort_columns=("at",)).rows["at"].to_pylist() == [7, 7]
