@@ -15,7 +15,13 @@ from compactor.catalog.feed import Feed, parse_feed
 from compactor.catalog.partition_split import Partitioning
 from compactor.catalog.table_appends import Delta
 from compactor.changes.change_batch import ChangeBatch, ChangesRefused
-from compactor.changes.global_keys import deletes_elsewhere, without_dictionaries
+from compactor.changes.global_keys import (
+    deletes_elsewhere,
+    sort_keys_with_place,
+    with_places,
+    without_dictionaries,
+    without_places,
+)
 from compactor.changes.latest import deletes_without_partition, latest_changes, refuse_incomplete
 from compactor.changes.order import with_ordered_columns
 from compactor.changes.quarantine import Quarantine, RefusedChange, read_applicable
@@ -165,7 +171,7 @@ def batch_of_sources(
             reader.partitioning,
             reader.primary_keys,
             reader.sort_columns,
-            finds_keys=reader.feed.keys_are_global,
+            finds_keys=reader.finds_keys,
         )
         return changes
 
@@ -179,11 +185,13 @@ def batch_of_sources(
     if not changes:
         return BatchOfChanges(batch_id, refused=refused)
     without_partition = None
-    if reader.feed.keys_are_global:
+    sort_keys = reader.sort_keys
+    if reader.finds_keys:
+        changes, sort_keys = with_places(changes), sort_keys_with_place(sort_keys)
         changes, without_partition = deletes_without_partition(changes, reader.partitioning)
         if not changes:
             return BatchOfChanges(batch_id, refused=refused, without_partition=without_partition)
-    latest = latest_changes(changes, reader.partitioning, reader.primary_keys, reader.sort_keys)
+    latest = latest_changes(changes, reader.partitioning, reader.primary_keys, sort_keys)
     foreign = set() if reader.schema is None else {*reader.feed.order}.difference(reader.schema.names)
     deltas = [(partition, _without(rows, foreign), operation) for partition, rows, operation in latest]
     ends = [OF_DELETES if operation is Operation.DELETE else OF_UPSERTS for _, _, operation in latest]
@@ -202,7 +210,7 @@ def with_deletes_elsewhere(
 ) -> BatchOfChanges:
     """With deletes in the partitions that the batch's keys have left. The table is read: its pending deltas and the
     index of every partition (`view="merged"`)."""
-    if not reader.feed.keys_are_global or not table.partitioning.keys:
+    if not reader.finds_keys:
         return batch
     lost = batch.without_partition
     key, columns = reader.primary_keys[0], [*reader.primary_keys, *reader.sort_columns, *reader.partitioning.columns]
@@ -214,7 +222,8 @@ def with_deletes_elsewhere(
         wanted = pc.field(key).cast(values.type, safe=False).isin(values.combine_chunks().unique())
         living = table.scan(columns=list(dict.fromkeys(columns)), filter=wanted, view="merged").to_table()
     found = deletes_elsewhere(batch.deltas, lost, living, reader.partitioning, reader.primary_keys, reader.sort_keys)
-    deltas = [*batch.deltas, *((partition, rows, Operation.DELETE) for partition, rows in found)]
+    deltas = [(partition, without_places(rows), operation) for partition, rows, operation in batch.deltas]
+    deltas += [(partition, rows, Operation.DELETE) for partition, rows in found]
     # What is looked up again may be less, or other, than before: the same deletes have the same id.
     digests = (digest_source(location, rows, ContentType.PARQUET, copies=False) for _, rows in found)
     ids = [*batch.delta_ids, *(f"{batch.batch_id}-moved-{digest}" for digest in digests)]

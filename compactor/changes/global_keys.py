@@ -8,13 +8,13 @@ may be given again, and an older one later; but a key whose delete came before i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from compactor.catalog.partition_split import Partitioning
-from compactor.changes.change_batch import Bools, Int64s
+from compactor.changes.change_batch import Bools, ChangeBatch, Int64s
 from compactor.changes.latest import codes_of_keys, last_of_each_key
 from compactor.model.arrow_types import value_type
 from compactor.model.counts import SortKey
@@ -22,6 +22,27 @@ from compactor.model.names import Operation
 from compactor.schemas.cast import cast_column
 
 Parts = Sequence[tuple[dict[str, str], pa.Table, Operation]]
+
+_PLACE = SortKey(column="__place_in_the_batch")
+"""Between changes with equal sort values, such as the two of a row that moves, the later one wins."""
+
+
+def with_places(changes: Sequence[ChangeBatch]) -> list[ChangeBatch]:
+    """With a column that numbers the rows of all sources, which the last of `sort_keys_with_place` names."""
+    numbered, first = [], 0
+    for each in changes:
+        places = pa.array(np.arange(first, first + each.rows.num_rows))
+        numbered.append(replace(each, rows=each.rows.append_column(_PLACE.column, places)))
+        first += each.rows.num_rows
+    return numbered
+
+
+def sort_keys_with_place(sort_keys: Sequence[SortKey]) -> list[SortKey]:
+    return [*sort_keys, _PLACE]
+
+
+def without_places(rows: pa.Table) -> pa.Table:
+    return rows.drop_columns([_PLACE.column])
 
 
 @dataclass(frozen=True)
@@ -43,11 +64,12 @@ def deletes_elsewhere(
 ) -> list[tuple[dict[str, str], pa.Table]]:
     """By partition, the deletes of keys that another partition has now, or that are gone.
 
-    parts              of a batch, with each key once in a partition
-    without_partition  deletes of a batch that say no partition
+    parts              of a batch, with each key once in a partition, and with places
+    without_partition  deletes of a batch that say no partition, with places
     living             rows of the table, with key, sort and partition columns
     """
-    columns = list(dict.fromkeys([*primary_keys, *(key.column for key in sort_keys)]))
+    order = sort_keys_with_place(sort_keys)
+    columns = list(dict.fromkeys([*primary_keys, *(key.column for key in order)]))
     known: list[dict[str, str]] = []
     held: list[_Held] = []
 
@@ -60,6 +82,7 @@ def deletes_elsewhere(
         held.append(_Held(without_dictionaries(rows.select(columns)), np.full(count, number), np.full(count, is_row)))
 
     if living is not None and living.num_rows:
+        living = living.append_column(_PLACE.column, pa.nulls(living.num_rows, pa.int64()))
         for partition, numbers in partitioning.split(living, "the table"):
             add(living.take(numbers), partition, is_row=True)
     of_table = sum(each.rows.num_rows for each in held)
@@ -70,7 +93,8 @@ def deletes_elsewhere(
     if not held:
         return []
     rows = pa.concat_tables([each.rows for each in held], promote_options="permissive").combine_chunks()
-    return _deletes(rows, held, known, of_table, primary_keys, sort_keys)
+    found = _deletes(rows, held, known, of_table, primary_keys, order)
+    return [(partition, without_places(deletes)) for partition, deletes in found]
 
 
 def _deletes(

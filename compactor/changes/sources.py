@@ -82,6 +82,11 @@ class ChangeReader:
         return [each.column for each in self.sort_keys]
 
     @property
+    def finds_keys(self) -> bool:
+        """Whether old partitions of keys are looked up."""
+        return self.feed.keys_are_global and bool(self.partitioning.keys)
+
+    @property
     def feed_schema(self) -> pa.Schema | None:
         """The table's schema with the names that the columns have in the feed."""
         if self.schema is None or not self.feed.columns:

@@ -501,6 +501,18 @@ def test_an_older_change_of_a_global_key_takes_no_row_away(tmp_path: Path) -> No
         assert newest == [{"region": "east", "seq": 3}] if seq == 3 else [{"region": "south", "seq": 2}]
 
 
+@pytest.mark.parametrize(("was", "now"), [("south", "north"), ("north", "south")])
+def test_a_global_key_that_says_where_it_was_moves_either_way(tmp_path: Path, was: str, now: str) -> None:
+    table = DeltaCatalog.open(tmp_path / "lake").create_table(
+        "SHOP.ORDERS.V1", ["region"], primary_keys=["id"], sort_keys=[("__source_lsn", "ascending")]
+    )
+    rows = ({"id": 1, "region": was}, {"id": 1, "region": now})
+    moved = {"before": rows[0], "after": rows[1], "op": "u", "source": {"lsn": 2}}
+    (tmp_path / "a.json").write_text(json.dumps(upsert(**rows[0])) + "\n" + json.dumps(moved))
+    table.append_changes([tmp_path / "a.json"], "debezium", keys_are_global=True)
+    assert table.scan(view="merged").to_table().to_pylist() == [{"id": 1, "__source_lsn": 2, "region": now}]
+
+
 def test_a_move_out_of_the_default_partition_is_found_or_refused_beforehand(tmp_path: Path) -> None:
     lake = DeltaCatalog.open(tmp_path / "lake")
     table = lake.create_table(
