@@ -19,8 +19,8 @@ from constructs import Construct
 from infra.access.places import DISPATCHER_TAG, LOG_FOLDER
 from infra.stages import Stage
 
-# Every log is in a folder named `log` (compactor/catalog/FORMAT.md). Checkpoints and hints are there too, under other
-# names, and may be replaced.
+# Every log is in a folder named `log` (compactor/catalog/FORMAT.md). Checkpoints, hints and long lists are there too,
+# under other names: they may be replaced, or deleted where no entry names them.
 LOG_ENTRIES = (f"*/log/{'?' * 20}.json",)
 
 # (This also affects a job run with the id `task_tokens`: a role without the tag cannot run its sessions.)

@@ -311,3 +311,16 @@ StreamAction = Annotated[
     | StreamRestored,
     Field(discriminator="action"),
 ]
+
+
+def data_files_of(action: StreamAction) -> tuple[DataFile, ...]:
+    """The delta files and compacted files that an action describes, with their bounds."""
+    match action:
+        case DeltaAdded():
+            return action.files
+        case RoundCommitted():
+            return action.files_added
+        case StreamRestored(compacted=RestoredSide(files=files)):
+            return files
+        case _:
+            return ()

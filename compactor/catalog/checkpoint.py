@@ -40,13 +40,13 @@ ValueT = TypeVar("ValueT")
 
 _DELTA = RecordCodec(DeltaAdded)
 _COMPACTED = RecordCodec(CompactedStream, leave_out=("files",))
-_FILE = RecordCodec(DataFile)
+FILE = RecordCodec(DataFile)
 
 SCHEMA = pa.schema(
     {
         "delta": _DELTA.arrow_type,
         "compacted": _COMPACTED.arrow_type,
-        "file": _FILE.arrow_type,
+        "file": FILE.arrow_type,
         "refused_id": pa.uint64(),
     }
 )
@@ -145,7 +145,7 @@ def _refused_rows(ids: RefusedIds) -> pa.Table:
 
 
 def _compacted_rows(compacted: CompactedStream) -> pa.Table:
-    files = _FILE.to_array(list(compacted.files.values()))
+    files = FILE.to_array(list(compacted.files.values()))
     rows = [pa.table({"compacted": _COMPACTED.to_array([compacted])}), pa.table({"file": files})]
     return pa.concat_tables(rows, promote_options="default")
 
@@ -204,7 +204,7 @@ def _deltas(table: pa.Table, retired_position: int | None, retracted: Sequence[i
 
 
 def _compacted(table: pa.Table) -> CompactedStream:
-    files = {file.file_number: file for file in _present(_FILE.to_values(_kind(table, "file")))}
+    files = {file.file_number: file for file in _present(FILE.to_values(_kind(table, "file")))}
     given = {"files": MappingProxyType(files)}
     (compacted,) = _present(_COMPACTED.to_values(_kind(table, "compacted"), given))
     return compacted

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter
 
 from compactor.catalog.actions import StreamAction
-from compactor.catalog.checkpoint import CHECKPOINT
+from compactor.catalog.checkpoint import CHECKPOINT, FILE
 from compactor.catalog.drop_marks import DropMarks
 from compactor.catalog.keys import StreamFolder
 from compactor.catalog.news import NewsHints
 from compactor.catalog.snapshot import StreamSnapshot, apply
+from compactor.log.columns import codec_of
 from compactor.log.durable_log import DurableLog, LogFormat, LogState
+from compactor.log.long_lists import LongLists
 from compactor.model.clock import Clock
+from compactor.model.files import DeletionVector, IndexFile
 from compactor.model.names import render_partition
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
@@ -25,6 +28,15 @@ STREAM_LOG: LogFormat[StreamSnapshot, StreamAction] = LogFormat(
     apply=apply,
     checkpoint=CHECKPOINT,
     keeps_entries=False,
+    long_lists=LongLists(
+        {
+            "files": ("file", FILE),
+            "files_added": ("file", FILE),
+            "files_removed": ("file_number", codec_of(int)),
+            "index_files": ("index_file", codec_of(IndexFile)),
+            "deletion_vectors": ("deletion_vector", codec_of(DeletionVector)),
+        }
+    ),
 )
 
 StreamLog = DurableLog[StreamSnapshot, StreamAction]

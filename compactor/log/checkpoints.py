@@ -259,7 +259,7 @@ class CheckpointFolder(Generic[StateT]):
         body = self._store.read(key)
         if body is None:
             raise Corrupt(f"{key} is missing")
-        table = _parsed(body)
+        table = parse_rows(body)
         if table.num_rows != piece.rows:
             raise Corrupt(f"{key} has {table.num_rows} rows, not {piece.rows}")
         return table
@@ -305,7 +305,7 @@ class CheckpointFolder(Generic[StateT]):
             _log.warning("checkpoint_missing", log=self._folder, checkpoint=key)
             return None
         try:
-            table = _parsed(body)
+            table = parse_rows(body)
             metadata = table.schema.metadata or {}
             identity = tuple(
                 metadata.get(name) for name in (b"lithify.format", b"lithify.log", b"lithify.entry_number")
@@ -338,7 +338,7 @@ class CheckpointFolder(Generic[StateT]):
             "lithify.entry_number": str(log_state.entry_number),
             "lithify.at_ms": str(log_state.at_ms),
         }
-        body = _rendered(table.replace_schema_metadata(metadata))
+        body = render_rows(table.replace_schema_metadata(metadata))
         self._store.overwrite(WholeCheckpointObject(self._folder, log_state.entry_number).key, body)
         self._write_hint(log_state.entry_number)
         leaves = log_state.entry_number - (WHOLE_KEPT + 1) * self._every
@@ -470,7 +470,7 @@ class _PieceWriter:
         self, series: str, rows: pa.Table, first: int | None = None, last: int | None = None, version: str | None = None
     ) -> Piece:
         name = CheckpointObject.piece(self._folder, self._entry_number, self._clock.new_id()).name
-        body = _rendered(rows)
+        body = render_rows(rows)
         self._store.overwrite(CheckpointObject(self._folder, name).key, body)
         if rows.num_rows < SMALL_ROWS:
             self._small.append((name, rows))
@@ -550,7 +550,8 @@ def _joined(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables(tables, promote_options="permissive") if len(tables) > 1 else tables[0]
 
 
-def _rendered(table: pa.Table) -> bytes:
+def render_rows(table: pa.Table) -> bytes:
+    """As a Parquet file with checksums."""
     sink = pa.BufferOutputStream()
     is_small = table.num_rows < SMALL_ROWS  # dictionaries of a few values are longer than the values
     pq.write_table(
@@ -560,8 +561,10 @@ def _rendered(table: pa.Table) -> bytes:
     return rendered
 
 
-def _parsed(body: bytes) -> pa.Table:
-    """Without PyArrow's scan of data sets, which costs more than the reading of a small piece."""
+def parse_rows(body: bytes) -> pa.Table:
+    """Raises an Arrow error for what is no such file.
+
+    Without PyArrow's scan of data sets, which costs more than the reading of a small piece."""
     return pq.ParquetFile(pa.BufferReader(body), page_checksum_verification=True).read(
         use_threads=len(body) > _BYTES_FOR_THREADS
     )

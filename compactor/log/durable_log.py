@@ -5,6 +5,10 @@ An entry is one object, `<folder>/<number, 20 digits>.json`, from 1 without gaps
 fold of entries 1 .. n-1: there is no other concurrency control. An entry never changes and is never deleted (a stalled
 writer could create a deleted entry a second time).
 
+**The order of durable writes** of an append: first the long lists of its entry, if any (`log/long_lists.py`), then the
+entry. A writer that dies in between leaves lists that no entry names: garbage collection finds them
+(`unneeded_objects`).
+
 A put whose outcome is unknown is settled by the entry's id (`storage/create_once.py`).
 
 A `checkpoint` is the stored fold at one entry, so that a reader need not start from entry 1 (`log/checkpoints.py`).
@@ -17,7 +21,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from types import MappingProxyType
 from typing import Generic, TypeVar
@@ -27,7 +31,8 @@ from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from compactor.log.checkpoints import CHECKPOINT_ENTRIES, Checkpoint, CheckpointFolder, LogState
-from compactor.log.keys import EntryObject, HintObject
+from compactor.log.keys import EntryObject, HintObject, ListsObject
+from compactor.log.long_lists import ListsBeside, LongLists
 from compactor.model.clock import Clock
 from compactor.model.document import Document, not_understood, written_by_newer
 from compactor.model.errors import Conflict, Corrupt, Invalid, Unavailable
@@ -40,7 +45,10 @@ __all__ = ["CHECKPOINT_ENTRIES", "Appended", "DurableLog", "Entry", "LogFormat",
 
 _log = structlog.get_logger(__name__)
 
-ENTRY_FORMAT = 1
+ENTRY_FORMAT, WITH_LISTS_FORMAT = 1, 2
+
+ENTRY_BYTES_MAX = 1_000_000
+"""An entry that is longer leaves its long lists to an object beside it."""
 
 ENTRIES_AT_ONCE = 16
 """Entries that are read at the same time, since each read from an object store has a latency."""
@@ -83,6 +91,7 @@ class LogFormat(Generic[StateT, ActionT]):
     checkpoint     None: these logs are short, and are always read from entry 1
     checkpoint_entries  between two checkpoints
     keeps_entries  whether entries are cached, the first and the newest; not where they are large
+    long_lists     the lists that a long entry leaves out; None: entries of such logs are short
     """
 
     name: str
@@ -92,6 +101,7 @@ class LogFormat(Generic[StateT, ActionT]):
     checkpoint: Checkpoint[StateT] | None = None
     checkpoint_entries: int = CHECKPOINT_ENTRIES
     keeps_entries: bool = True
+    long_lists: LongLists | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +122,7 @@ class _EntryDocument(Document):
     entry_id: str
     at_ms: int
     actions: list[JsonValue]
+    lists: ListsBeside | None = None
 
 
 class DurableLog(Generic[StateT, ActionT]):
@@ -372,9 +383,30 @@ class DurableLog(Generic[StateT, ActionT]):
         """Writes this fold as a checkpoint (`log/checkpoints.py`)."""
         self._checkpoints.write(log_state)
 
-    def unneeded_checkpoints(self) -> Iterator[ObjectEntry]:
-        """Objects of checkpoints that the newest one does not need. Recent ones may belong to an active writer."""
-        return self._checkpoints.unneeded()
+    def unneeded_objects(self) -> Iterator[ObjectEntry]:
+        """Objects of checkpoints that the newest one does not need, and lists of entries that were not written. Recent
+        ones may belong to an active writer."""
+        yield from self._checkpoints.unneeded()
+        yield from (found for found, lists in self._lists() if not self._is_of_entry(lists))
+
+    def damaged_lists(self) -> Iterator[str]:
+        """What is wrong with long lists that lie beside entries, a sentence each. Reads all of them."""
+        for _, lists in self._lists():
+            try:
+                if self._is_of_entry(lists):
+                    self.entry(lists.entry_number)
+            except Corrupt as error:
+                yield str(error)
+
+    def _lists(self) -> Iterator[tuple[ObjectEntry, ListsObject]]:
+        listed = self._store.list(f"{self.folder}/lists/") if self._format.long_lists is not None else ()
+        found = ((each, ListsObject.parse_or_none(each.key)) for each in listed)
+        return ((each, lists) for each, lists in found if lists is not None)
+
+    def _is_of_entry(self, lists: ListsObject) -> bool:
+        key = self._entry_key(lists.entry_number)
+        body = self._store.read(key)
+        return body is not None and _EntryDocument.parse_durable(body, key).entry_id == lists.entry_id
 
     # -- entries
 
@@ -385,7 +417,21 @@ class DurableLog(Generic[StateT, ActionT]):
         def is_ours(body: bytes) -> bool:
             return self._keep(self._parse(entry.number, key, body)).entry_id == entry.entry_id
 
-        return create_once(self._store, key, self._render(entry), is_ours, self._clock)
+        return create_once(self._store, key, self._with_short_lists(entry), is_ours, self._clock)
+
+    def _with_short_lists(self, entry: Entry[ActionT]) -> bytes:
+        """The entry, with long lists written beside it."""
+        body, long_lists = self._render(entry), self._format.long_lists
+        if long_lists is None or len(body) <= ENTRY_BYTES_MAX:
+            return body
+        actions, rows = long_lists.left_out_of(entry.actions)
+        if not rows:
+            return body
+        beside = long_lists.render(rows)
+        key = ListsObject(self.folder, entry.number, entry.entry_id).key
+        if not create_once(self._store, key, beside, lambda found: found == beside, self._clock):
+            raise Conflict(f"{key} has the lists of another entry, though no id is given twice")
+        return self._render(replace(entry, actions=tuple(actions)), ListsBeside.of(beside, rows))
 
     def _read(self, number: int) -> Entry[ActionT] | None:
         kept = self._kept.get(number)
@@ -413,20 +459,21 @@ class DurableLog(Generic[StateT, ActionT]):
                 raise Corrupt(f"entry {entry.number} of log {self.folder} cannot follow: {error}") from error
         return LogState(entry.number, state, entry.at_ms)
 
-    def _render(self, entry: Entry[ActionT]) -> bytes:
-        return to_json(
-            {
-                "format": ENTRY_FORMAT,
-                "entry_number": entry.number,
-                "entry_id": entry.entry_id,
-                "at_ms": entry.at_ms,
-                "actions": entry.actions,
-            }
-        )
+    def _render(self, entry: Entry[ActionT], lists: ListsBeside | None = None) -> bytes:
+        document = {
+            "format": ENTRY_FORMAT if lists is None else WITH_LISTS_FORMAT,
+            "entry_number": entry.number,
+            "entry_id": entry.entry_id,
+            "at_ms": entry.at_ms,
+            "actions": entry.actions,
+        }
+        return to_json(document if lists is None else {**document, "lists": lists})
 
     def _parse(self, number: int, key: str, body: bytes) -> Entry[ActionT]:
         document = _EntryDocument.parse_durable(body, key)
-        if document.format != ENTRY_FORMAT:
+        lists, long_lists = document.lists, self._format.long_lists
+        known = ENTRY_FORMAT if lists is None or long_lists is None else WITH_LISTS_FORMAT
+        if document.format != known:
             raise written_by_newer(key, f"it has format {document.format}")
         if document.entry_number != number:
             raise Corrupt(f"{key} holds entry {document.entry_number}")
@@ -434,6 +481,9 @@ class DurableLog(Generic[StateT, ActionT]):
             actions = tuple(self._format.action_type.validate_json(to_json(action)) for action in document.actions)
         except ValidationError as error:
             raise not_understood(error, key, f"actions of a {self._format.name} log") from error
+        if lists is not None and long_lists is not None:
+            beside = ListsObject(self.folder, number, document.entry_id).key
+            actions = tuple(long_lists.filled_in(actions, lists, self._store.read(beside), beside))
         return Entry(number, document.entry_id, document.at_ms, actions)
 
     # -- cached folds and checkpoints

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from compactor.storage.keys import Key, spelled
+from compactor.storage.keys import Hex, Key, spelled
 
 LogFolder = Annotated[str, spelled("(?:[^/]+/)+log")]
 """The folder of a log; the log's owner has its template."""
@@ -44,4 +44,13 @@ class CheckpointObject(Key, template="{folder}/checkpoints/{name}"):
         return cls(log_folder, f"{entry_number:020d}-{piece_id}.parquet")
 
 
-KEYS = (EntryObject, WholeCheckpointObject, HintObject, CheckpointObject)
+class ListsObject(Key, template="{folder}/lists/{entry_number:020}-{entry_id}.parquet"):
+    """Long lists of an entry (`compactor/log/long_lists.py`). `entry_id`: of this number's writer, perhaps of one that
+    was too late."""
+
+    folder: LogFolder
+    entry_number: int
+    entry_id: Hex
+
+
+KEYS = (EntryObject, WholeCheckpointObject, HintObject, CheckpointObject, ListsObject)

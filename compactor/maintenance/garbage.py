@@ -16,7 +16,8 @@ Unfinished writes of killed writers are not objects and belong to no stream: onl
 So the grace period must be longer than any attempt takes from its first file to its commit, and `scan(as_of=...)` can
 go back as far as the grace period, or the retention if that is longer. Deltas stay as long as the log's snapshot has
 them (`retirement.py`). Entries are never deleted, nor any file without one of Lithify's names; objects of checkpoints
-are, if the newest checkpoint does not need them and they are older than the grace period.
+that the newest one does not need, and lists of entries that were not written, are, if they are older than the grace
+period.
 
 Only the stream's own log counts. A compacted file that was also registered in place as a delta of another table is
 deleted all the same: append its rows instead, or copy the file.
@@ -102,7 +103,7 @@ class StreamGarbage(Document):
     """The files of one partition stream.
 
     kept_files   files that stay
-    garbage      files that can be deleted, and objects of checkpoints
+    garbage      files that can be deleted, and objects of the log that are no entries
     unknown      keys of files without one of Lithify's names: they stay
     """
 
@@ -264,7 +265,7 @@ class _Search:
             self._keep_needed(stream, sorted_out)
         garbage = [_garbage(file) for file in sorted_out.old.values()]
         if known.entry_number:
-            unneeded = stream.log.unneeded_checkpoints()
+            unneeded = stream.log.unneeded_objects()
             garbage += [_garbage(each) for each in unneeded if each.modified_at_ms < self._since_ms]
         return StreamGarbage(
             stream=str(stream),

@@ -30,10 +30,9 @@ import pyarrow.compute as pc
 from compactor.catalog.actions import (
     DeltaAdded,
     DeltasTaken,
-    RoundCommitted,
     StreamAction,
-    StreamRestored,
     StreamVersionCreated,
+    data_files_of,
 )
 from compactor.catalog.keys import (
     CompactedFilePath,
@@ -53,6 +52,7 @@ from compactor.index.packed_pointers import file_numbers_of
 from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
 from compactor.log.durable_log import Entry
+from compactor.log.keys import EntryObject, ListsObject
 from compactor.maintenance.garbage import DATA_KEYS, paths_of_snapshot
 from compactor.maintenance.retirement import retention_of
 from compactor.model.arrow_types import decoded_type
@@ -339,12 +339,18 @@ class _StreamSearch:
 
     def _log_objects(self) -> Iterator[Holder]:
         first: int | None = None
+        log = self._stream.folder.log
+        beside = {each.key: each for each in self._log_listing if ListsObject.parse_or_none(each.key) is not None}
         for entry in self._history.entries:
+            lists = beside.pop(ListsObject(log, entry.number, entry.entry_id).key, None)  # with all of its bounds
             why = self._bounds_in(entry)
             if why is not None:
                 first = entry.number if first is None else first
-                key = f"{self._stream.folder.log}/{entry.number:020d}.json"
+                key = EntryObject(log, entry.number).key if lists is None else lists.key
                 yield self._holder(key, "log entry", why, None, "never: an entry of a log is not deleted")
+        for key, stray in beside.items():
+            at_ms, why = stray.modified_at_ms + self._grace_ms, "it has lists of an entry that was not written"
+            yield self._holder(key, "log entry", why, at_ms, self._by_gc(at_ms))
         if first is None:
             return
         for found in self._log_listing:
@@ -370,9 +376,7 @@ class _StreamSearch:
     def _bounds_in(self, entry: Entry[StreamAction]) -> str | None:
         """Names a bound in the entry that may be a value of the key."""
         for action in entry.actions:
-            files = action.files if isinstance(action, DeltaAdded) else ()
-            files = action.files_added if isinstance(action, RoundCommitted) else files
-            for file in files:
+            for file in data_files_of(action):
                 for name in self._telling_columns(file):
                     verb = "is the key's value" if name in self._key.columns else "may be a value of the key's row"
                     return f"a bound of column {name!r} {verb}"
@@ -407,17 +411,9 @@ def _history(stream: PartitionStream, reread: PartitionStream) -> _History:
     files: dict[str, DataFile] = {}
     for entry in entries:
         for action in entry.actions:
+            files |= {file.path: file for file in data_files_of(action)}
             if isinstance(action, DeltaAdded):
                 added_at_ms |= {file.path: entry.at_ms for file in action.files}
-                files |= {file.path: file for file in action.files}
-            elif isinstance(action, RoundCommitted):
-                files |= {file.path: file for file in action.files_added}
-        files |= {
-            file.path: file
-            for action in entry.actions
-            if isinstance(action, StreamRestored) and action.compacted is not None
-            for file in action.compacted.files
-        }
         if all(isinstance(action, DeltaAdded | StreamVersionCreated | DeltasTaken) for action in entry.actions):
             named |= added_at_ms.keys() - unnamed_at_ms.keys()
             continue

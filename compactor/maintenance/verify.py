@@ -4,7 +4,7 @@ delta files are those that were appended.
 It recomputes every key's digest from the compacted files and compares it with the index's pointers. Needs no Spark;
 reads the key columns of all compacted files, and the index once for as many files as the memory has room for: 36 bytes
 for each of their rows, beside 100 for each row of one file or hash bucket. Where the log has
-their checksum, it reads all bytes of pending delta files.
+their checksum, it reads all bytes of pending delta files, and of long lists that lie beside the log's entries.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def verify(stream: PartitionStream, memory_bytes: int | None = None) -> VerifyRe
     """
     snapshot = stream.load().state
     compacted = snapshot.compacted
-    problems = list(_audit_pending(stream, snapshot))
+    problems = [*stream.log.damaged_lists(), *_audit_pending(stream, snapshot)]
     if compacted is None:
         shown = tuple(problems[:PROBLEMS_SHOWN_MAX])
         return VerifyReport(stream=str(stream), rows=0, tombstones=0, index_runs=0, problems=shown)

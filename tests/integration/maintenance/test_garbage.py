@@ -14,7 +14,9 @@ import pytest
 
 from compactor import DeltaCatalog, compact
 from compactor.lake import Table
+from compactor.log import durable_log
 from compactor.log.checkpoints import CHECKPOINT_ENTRIES
+from compactor.log.keys import ListsObject
 from compactor.maintenance.garbage import StreamGarbage, delete_garbage, find_garbage
 from compactor.maintenance.verify import verify
 from compactor.model.errors import Corrupt, Denied, Invalid
@@ -500,3 +502,27 @@ def test_a_table_that_is_not_there_is_one_sentence_and_exit_code_2(lake: DeltaCa
     result = command("gc", "--lake", lake.location.root_uri, "ACME.NOTHING.V1")
     assert result.exit_code == 2
     assert "there is no table ACME.NOTHING.V1" in " ".join(result.err.split())
+
+
+def test_lists_beside_an_entry_stay_and_those_of_an_entry_that_was_not_written_go(
+    lake: DeltaCatalog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable_log, "ENTRY_BYTES_MAX", 0)
+    orders = lake.create_table(ORDERS)
+    for value in ("first", "second"):
+        append_and_compact(lake, orders, value)
+    as_of = orders.stream({}).load().entry_number
+    append_and_compact(lake, orders, "third")
+    orders.restore(as_of, dry_run=False)
+    log = orders.stream({}).log
+    entries = list(log.entries())
+    assert sum(1 for _ in lake.store.list(f"{log.folder}/lists/")) == 3 + 3 + 1  # appends, rounds and the restore
+    stray = ListsObject(log.folder, 7, "0a").key
+    write(lake, stray)
+    assert verify(orders.stream({})).problems == ()
+    pass_days(clock, 8)
+    garbage = found(lake, clock)
+    assert {each.key for each in garbage.garbage if "/log/" in each.key} == {stray}
+    delete_garbage(lake.store, garbage)
+    assert list(orders.stream({}).log.entries()) == entries
+    assert orders.scan().to_table()["value"].to_pylist() == ["second"] * 10

@@ -19,6 +19,8 @@ from compactor.index.files import IndexTarget
 from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
 from compactor.lake import Table
+from compactor.log import durable_log
+from compactor.log.keys import EntryObject, ListsObject
 from compactor.maintenance.garbage import delete_garbage, find_garbage
 from compactor.maintenance.privacy import PrivacyProof, prove_many
 from compactor.maintenance.retirement import retention_of, retire_table
@@ -226,20 +228,32 @@ def test_a_dead_row_beside_a_deletion_vector_is_named(lake: DeltaCatalog, clock:
     assert not [holder for holder in proof_of(lake, clock).holders if "is dead" in holder.why]
 
 
-def test_bounds_of_a_column_that_is_not_private_are_named_for_ever(lake: DeltaCatalog, clock: ManualClock) -> None:
+@pytest.mark.parametrize("are_beside", [False, True])
+def test_bounds_of_a_column_that_is_not_private_are_named_for_ever(
+    lake: DeltaCatalog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, are_beside: bool
+) -> None:
+    if are_beside:
+        monkeypatch.setattr(durable_log, "ENTRY_BYTES_MAX", 0)
     table = lake.create_table(PEOPLE, properties={"primary_keys": ["email"]})
     table.append({}, people(ANN, BOB))
     for n in range(40):
         table.append({}, people(f"m{n}@example"))
     proof = proof_of(lake, clock)
     entries = [holder for holder in proof.holders if holder.kind == "log entry"]
-    assert entries[0].key.endswith(f"{1:020d}.json")
+    log = table.stream({}).log
+    lists = ListsObject(log.folder, 1, log.entry(1).entry_id)
+    assert entries[0].key == (lists.key if are_beside else EntryObject(log.folder, 1).key)
     assert entries[0].why == "a bound of column 'email' is the key's value"
     assert (entries[0].goes_at_ms, entries[0].how) == (None, "never: an entry of a log is not deleted")
     assert kinds(proof)["checkpoint"] >= 1
     assert proof.columns is None
     table.set_properties({"private_columns": ["name"]})
-    assert "log entry" in kinds(proof_of(lake, clock)), "what was written before stays written"
+    lake.store.overwrite(ListsObject(log.folder, 99, "0a").key, b"of an entry that never came")
+    proof = proof_of(lake, clock)
+    before, stray = [holder for holder in proof.holders if holder.kind == "log entry"][:: len(entries)]
+    assert before == entries[0], "what was written before stays written"
+    assert stray.goes_at_ms is not None
+    assert stray.why == "it has lists of an entry that was not written"
 
 
 def test_files_of_writers_that_died_and_registered_files_are_named(

@@ -199,11 +199,11 @@ def test_a_writer_that_cannot_delete_goes_on_and_garbage_collection_finds_what_i
     stream = Stream()
     stream.requests.fail("delete", times=None, error=error)
     stream.add(20 * CHECKPOINT_ENTRIES)
-    unneeded = [entry.key for entry in stream.log().unneeded_checkpoints()]
+    unneeded = [entry.key for entry in stream.log().unneeded_objects()]
     assert unneeded
     for key in unneeded:
         stream.store.delete(key)
-    assert list(stream.log().unneeded_checkpoints()) == []
+    assert list(stream.log().unneeded_objects()) == []
     stream.requests.requests.clear()
     assert stream.log().load().state == stream.replayed()
     assert entries_read(stream) <= CHECKPOINT_ENTRIES

@@ -17,7 +17,8 @@ from compactor.catalog.properties import GRACE_SECONDS, NAMES
 from compactor.catalog.retired import id_digest
 from compactor.catalog.stream import STREAM_LOG
 from compactor.log.checkpoints import CheckpointHead
-from compactor.log.durable_log import CHECKPOINT_ENTRIES, DurableLog
+from compactor.log.durable_log import CHECKPOINT_ENTRIES, ENTRY_BYTES_MAX, WITH_LISTS_FORMAT, DurableLog
+from compactor.log.long_lists import ListsBeside, LongLists
 from compactor.model.files import DeletionVector
 from compactor.model.names import LifecycleState
 from compactor.schemas.unify import parse_schema
@@ -90,12 +91,26 @@ def test_every_property_of_a_table_is_in_the_example_and_in_the_text() -> None:
 
 
 def test_the_example_of_an_entry_reads_and_writes_under_its_key() -> None:
-    (example,) = examples("entry")
+    example, _ = examples("entry")
     store = MemoryStore(ManualClock())
     body = json.loads(example)
     store.put_if_absent(f"log/{body['entry_number']:020d}.json", example.encode())
     entry = DurableLog(store, "log", STREAM_LOG, ManualClock()).entry(body["entry_number"])
     assert (entry.entry_id, entry.at_ms, len(entry.actions)) == (body["entry_id"], body["at_ms"], 1)
+
+
+def test_the_example_of_an_entry_without_its_lists_says_where_they_belong() -> None:
+    _, example = examples("entry")
+    body = json.loads(example)
+    assert body["format"] == WITH_LISTS_FORMAT
+    assert json.loads(ListsBeside.model_validate_json(json.dumps(body["lists"])).render()) == body["lists"]
+    (rows,) = body["lists"]["rows"]
+    place, field = rows["list"].split("/")
+    assert body["actions"][int(place)][field] == []
+    columns = {column for column, _ in (STREAM_LOG.long_lists or LongLists({})).columns.values()}
+    described = FORMAT[FORMAT.index("a column for each kind of element") :].partition(". A reader")[0]
+    assert columns < set(re.findall(r"`(\w+)`", described))
+    assert f"more than {ENTRY_BYTES_MAX:,} bytes" in FORMAT
 
 
 def test_the_example_of_a_hint_is_what_is_written() -> None:
