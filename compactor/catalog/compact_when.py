@@ -118,7 +118,7 @@ class CompactWhen(Document):
 _PRESETS: Mapping[Preset, CompactWhen] = {
     Preset.STREAMING: CompactWhen(lag_seconds=300, not_before_seconds=60),
     Preset.NIGHTLY: CompactWhen(
-        pending_deltas=1, not_before_seconds=43_200, windows=(Window(cron="0 1 * * *", seconds=14_400),)
+        pending_deltas=1, not_before_seconds=14_400, windows=(Window(cron="0 1 * * *", seconds=14_400),)
     ),
 }
 

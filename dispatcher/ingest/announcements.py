@@ -53,13 +53,13 @@ def parse_announcements(body: str) -> list[Announced | AnnouncedRows]:
     or of other events. Raises `Invalid` for a message of another kind."""
     try:
         message = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Invalid(f"the message is not JSON ({error})") from error
     if not isinstance(message, dict):
         raise Invalid(f"the message is no object but {type(message).__name__}")
     try:
         return list(_files(message))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise Invalid(f"the message lacks what its kind of announcement has: {error!r}") from error
 
 

@@ -24,7 +24,7 @@ from compactor.changes.landing import LandedFile, arrivals_of_file, arrivals_of_
 from compactor.changes.quarantine import Quarantine, quarantine_of
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import Clock
-from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError
+from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError, Unavailable
 from compactor.storage.concurrently import run_concurrently
 from dispatcher.ingest.announcements import Announced, AnnouncedRows, parse_announcements
 from dispatcher.ingest.listing import Landings, Listing, Looked, folder_of, takers_of
@@ -203,7 +203,7 @@ class Ingest:
         """Of each folder one, if tables do not contradict one another."""
         now_seconds = self._clock.monotonic_seconds()
         if now_seconds >= self._known_until_seconds:
-            tables = [self._lake.table(table_id) for table_id in self._lake.tables()]
+            tables = [table for table_id in self._lake.tables() if (table := self._opened(table_id)) is not None]
             found: dict[str, list[Table]] = {}
             for table in tables:
                 for folder in table.properties.landing:
@@ -212,6 +212,14 @@ class Ingest:
             self._by_id = {each.table_id: each for each in tables}
             self._known_until_seconds = now_seconds + TABLES_KNOWN_SECONDS
         return self._landings
+
+    def _opened(self, table_id: str) -> Table | None:
+        """None for a table that is damaged, or was dropped meanwhile: the others go on."""
+        try:
+            return self._lake.table(table_id)
+        except (Invalid, Corrupt) as error:
+            _log.warning("table_not_read", table_id=table_id, reason=str(error))
+            return None
 
     def _take(self, table: Table, files: Mapping[_Landing, Sequence[_Message]], done: Ingested) -> Ingested:
         """As many files of a table as memory is for with one entry for each stream."""
@@ -224,6 +232,10 @@ class Ingest:
                 return self._read(table, file, quarantine)
             except (Invalid, Corrupt, Denied) as error:
                 return error
+            except LithifyError:
+                raise
+            except Exception as error:  # noqa: BLE001  (one file may not end the service, whatever is wrong with it)
+                return _defect(error)
 
         newest = _newest_of_each(files)
         done = replace(done, superseded=done.superseded + len(files) - len(newest))
@@ -283,7 +295,9 @@ def _append(table: Table, landed: list[tuple[LandedFile, Sequence[_Message]]], d
     """With one entry for each stream; if one of the files cannot be appended, each by itself."""
     try:
         superseded = table.append_joined([arrival for each, _ in landed for arrival in each.arrivals])
-    except Invalid:
+    except Unavailable:
+        raise
+    except Exception:  # noqa: BLE001  (of one of the files: see below)
         landed, superseded = [each for each in landed if _is_taken_alone(table, *each)], []
     if superseded:
         _log.info("files_superseded", delta_ids=superseded)
@@ -318,10 +332,17 @@ def _order(landing: _Landing) -> tuple[str, str]:
 def _is_taken_alone(table: Table, file: LandedFile, messages: Sequence[_Message]) -> bool:
     try:
         table.append_joined(file.arrivals)
-    except Invalid as error:
-        _refuse(messages, file.file_id, error)
+    except Unavailable:
+        raise
+    except Exception as error:  # noqa: BLE001  (the others go on)
+        _refuse(messages, file.file_id, error if isinstance(error, LithifyError) else _defect(error))
         return False
     return True
+
+
+def _defect(error: Exception) -> Invalid:
+    _log.exception("file_not_taken_in")
+    return Invalid(f"it cannot be taken in, by a defect of Lithify ({type(error).__name__}: {error}): report it")
 
 
 def _refuse(messages: Sequence[_Message], uri: str, error: LithifyError) -> None:

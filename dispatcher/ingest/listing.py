@@ -19,7 +19,7 @@ from compactor.catalog.retired import IDS_REFUSED_SECONDS, RefusedIds, id_digest
 from compactor.changes.landing import delta_ids_of, id_of_file
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import Clock
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, LithifyError
 from compactor.model.names import PartitionValues
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.opening import open_store
@@ -68,11 +68,13 @@ class Looked:
     announced   files that are in no delta
     forgotten   files left out because they may be in a delta that was compacted and forgotten since
     is_whole    every folder was listed to its end
+    troubles    folders that could not be listed, and tables that could not be read, with the reasons
     """
 
     announced: int = 0
     forgotten: int = 0
     is_whole: bool = True
+    troubles: tuple[str, ...] = ()
 
 
 class KnownFiles:
@@ -111,6 +113,7 @@ class Listing:
         self._since_ms = clock.now_ms() - FIRST_LOOK_SECONDS * 1_000
         self._going: Iterator[tuple[Table, str, int, str | None]] | None = None
         self._began_ms = 0
+        self._troubles: list[str] = []
 
     def look_if_due(self, landings: Landings) -> Looked:
         """A look for lost notifications, if the last one is long ago."""
@@ -118,32 +121,41 @@ class Listing:
             return Looked()
         self._due_seconds = self._clock.monotonic_seconds() + LOOK_SECONDS
         if self._going is None:
-            self._began_ms, self._going = self._clock.now_ms(), self._files(landings)
+            self._began_ms, self._going, self._troubles = self._clock.now_ms(), self._files(landings), []
         part, self._going = self._going, None  # after an error it begins anew
         found = self._announce(islice(part, OBJECTS_A_LOOK), self._since_ms, self._began_ms - NOTIFIED_SECONDS * 1_000)
         if not found.is_whole:
             self._going = part
             self._due_seconds = self._clock.monotonic_seconds() + GOES_ON_SECONDS
-        else:
+        elif not self._troubles:
             self._since_ms = self._began_ms - NOTIFIED_SECONDS * 1_000
         return found
 
     def look_at_all(self, landings: Landings) -> Looked:
         """All files that are there now, whatever their age."""
+        self._troubles = []
         return replace(self._announce(self._files(landings), 0, self._clock.now_ms()), is_whole=True)
 
     def _files(self, landings: Landings) -> Iterator[tuple[Table, str, int, str | None]]:
         """Table, URI, time in ms and ETag. A file that several tables take is told of when it is announced."""
         for folder, tables in landings.items():
-            store = open_store(replace(self._lake.location, root_uri=folder.rstrip("/")))
-            for entry in store.list(""):
-                uri = f"{folder}{entry.key}"
-                takers = takers_of(tables, uri) if entry.size_bytes and folder_of(landings, uri) == folder else []
-                if len(takers) == 1:
-                    yield takers[0], uri, entry.modified_at_ms, entry.etag
+            try:
+                store = open_store(replace(self._lake.location, root_uri=folder.rstrip("/")))
+                for entry in store.list(""):
+                    uri = f"{folder}{entry.key}"
+                    takers = takers_of(tables, uri) if entry.size_bytes and folder_of(landings, uri) == folder else []
+                    if len(takers) == 1:
+                        yield takers[0], uri, entry.modified_at_ms, entry.etag
+            except LithifyError as error:
+                self._set_aside(f"{folder} cannot be listed", error)
+
+    def _set_aside(self, what: str, error: LithifyError) -> None:
+        """The others go on. A look with troubles begins anew where this one did."""
+        self._troubles.append(f"{what}: {error}")
+        _log.warning("not_looked_at", what=what, reason=str(error))
 
     def _announce(self, files: Iterator[tuple[Table, str, int, str | None]], from_ms: int, to_ms: int) -> Looked:
-        known: dict[str, KnownFiles] = {}
+        known: dict[str, KnownFiles | None] = {}
         remembered_ms = self._clock.now_ms() - IDS_REFUSED_SECONDS * 1_000
         waiting: list[str] = []
         listed = announced = forgotten = 0
@@ -151,9 +163,11 @@ class Listing:
             listed += 1
             if not from_ms <= modified_at_ms < to_ms:
                 continue
-            held = known.get(table.table_id)
+            if table.table_id not in known:
+                known[table.table_id] = self._known_files(table)
+            held = known[table.table_id]
             if held is None:
-                held = known[table.table_id] = KnownFiles(table, self._lake)
+                continue
             try:
                 version = FileVersion("", etag) if etag else version_of_file(self._lake.location, uri)
             except Invalid:
@@ -170,7 +184,15 @@ class Listing:
         self._send(waiting)
         if announced or forgotten:
             _log.warning("files_found_by_listing", announced=announced, forgotten=forgotten)
-        return Looked(announced, forgotten, listed < OBJECTS_A_LOOK)
+        return Looked(announced, forgotten, listed < OBJECTS_A_LOOK, tuple(self._troubles))
+
+    def _known_files(self, table: Table) -> KnownFiles | None:
+        """None if the table cannot be read."""
+        try:
+            return KnownFiles(table, self._lake)
+        except LithifyError as error:
+            self._set_aside(f"table {table.table_id} cannot be read", error)
+            return None
 
     def _send(self, uris: list[str]) -> None:
         if uris:

@@ -14,13 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from compactor.catalog.actions import DeltasRetired
+from compactor.catalog.partition_split import Int64s, Partitioning
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.errors import Invalid, Unavailable
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
 from dispatcher.ingest.announcements import Announced, parse_announcements
 from dispatcher.ingest.ingest import Ingest, Ingested, IngestSettings, _newest_of_each
-from dispatcher.ingest.listing import FIRST_LOOK_SECONDS, LOOK_SECONDS, NOTIFIED_SECONDS
+from dispatcher.ingest.listing import FIRST_LOOK_SECONDS, LOOK_SECONDS, NOTIFIED_SECONDS, Listing
 from dispatcher.intake.queue import QueueMessage
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.manual_clock import ManualClock
@@ -87,7 +88,9 @@ def test_what_is_no_new_file_announces_none() -> None:
         '{"register":{"table":"SHOP.STOCK.V1","rows":[1]}}',
         '{"register":{"table":"SHOP.STOCK.V1","rows":["' + "x" * 205_000 + '"]}}',
         '{"source":"aws.s3","detail-type":"Object Created"}',
+        "[" * 100_000,
     ],
+    ids=lambda body: body[:40],
 )
 def test_another_message_is_refused(body: str) -> None:
     with pytest.raises(Invalid):
@@ -212,6 +215,55 @@ def test_what_cannot_be_taken_in_is_a_dead_letter_with_its_reason_and_the_others
         "does not exist",
     ):
         assert reason in reasons
+
+
+class BreakingPartitions(Partitioning):
+    """Has a defect, which rows with the id 1 show."""
+
+    def split(self, rows: pa.Table, source_name: str) -> list[tuple[dict[str, str], Int64s]]:
+        if 1 in rows["id"].to_pylist():
+            raise RecursionError("too deep")
+        return super().split(rows, source_name)
+
+
+class BreakingTable(Table):
+    @property
+    def partitioning(self) -> Partitioning:
+        return BreakingPartitions(self.partition_keys)
+
+
+class BreakingLake(DeltaCatalog):
+    def table(self, table_id: str) -> Table:
+        table = super().table(table_id)
+        table.__class__ = BreakingTable
+        return table
+
+
+def test_a_defect_that_a_file_shows_keeps_no_other_file_out(landing: Landing) -> None:
+    for number in (1, 2):
+        landing.land(f"stock/{number}.parquet", {"id": number, "day": "1", "v": number})
+    lake = BreakingLake(landing.store, landing.clock)
+    taken = Ingest(landing.queue, lake, IngestSettings(collect_seconds=0.0), landing.clock).collect_once()
+    assert (taken.files, taken.refused) == (1, 1)
+    assert landing.rows(landing.stock) == [(2, 2)]
+    assert "by a defect of Lithify (RecursionError: too deep): report it" in landing.reasons()
+
+
+def test_a_look_sets_aside_what_it_cannot_read_and_begins_anew_there(landing: Landing) -> None:
+    landing.land("orders/a.parquet", {"op": "I", "id": 1, "day": "1", "v": 1})
+    landing.land("stock/b.parquet", {"id": 2, "day": "1", "v": 2})
+    assert landing.take_all().files == 2
+    for name in ("orders/c.parquet", "stock/d.parquet"):
+        landing.land(name, {"op": "I", "id": 3, "day": "1", "v": 3}, announced=0)
+    (entry,) = (landing.folder / "lake").glob("**/SHOP.ORDERS.V1/streams/**/*.json")
+    entry.write_bytes(b"damaged")
+    tables = {"orders": landing.orders, "stock": landing.stock}
+    folders = {f"file://{landing.folder}/{name}/": [table] for name, table in tables.items()}
+    landing.clock.set_ms(4_000_000_000_000)
+    lake = DeltaCatalog(landing.store, landing.clock)
+    looked = Listing(landing.queue, lake, landing.clock).look_at_all({"ftp://nowhere/": [landing.stock], **folders})
+    assert looked.announced == 1
+    assert [each.partition(":")[0] for each in looked.troubles] == ["ftp", "table SHOP.ORDERS.V1 cannot be read"]
 
 
 def test_with_a_quarantine_a_file_s_other_changes_are_taken_in(landing: Landing) -> None:

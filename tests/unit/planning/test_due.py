@@ -195,7 +195,7 @@ def test_a_stream_that_is_too_late_waits_for_no_window(age_seconds: float, is_du
 
 @pytest.mark.parametrize(
     ("hour", "since_hours", "kind"),
-    [(1, 12, Due), (4, 12, Due), (4, 11, NotDue), (5, 24, Postponed), (0, 24, Postponed)],
+    [(1, 4, Due), (4, 12, Due), (4, 3, NotDue), (5, 24, Postponed), (0, 24, Postponed)],
 )
 def test_nightly_is_from_one_to_five_and_once_a_night(hour: int, since_hours: int, kind: type) -> None:
     figures = replace(STREAM, pending_deltas=1, last_compacted_at_ms=at(hour) - since_hours * 3_600_000)
