@@ -507,10 +507,10 @@ class LaunchRun:
     def _note_seconds(self, plan: SessionPlan, end: Succeeded | Cancelled) -> None:
         """Of a session alone, launched by this dispatcher, that ran without a break."""
         is_alone = self._launch.bundle_id is None and self._launched_at_seconds is not None
-        if is_alone and isinstance(end, Succeeded) and end.result.work_seconds is not None and plan.work_seconds:
+        if is_alone and isinstance(end, Succeeded) and end.result.work_seconds is not None and plan.plain_work_seconds:
             work_seconds = end.result.work_seconds
             beside_seconds = None if plan.cluster is not None else max(end.result.seconds - work_seconds, 0.0)
-            self._dependencies.starts.observed(beside_seconds, work_seconds / plan.work_seconds)
+            self._dependencies.starts.observed(beside_seconds, work_seconds / plan.plain_work_seconds)
 
     def _with_commits(self, states: Mapping[int, SessionLogState]) -> dict[int, SessionLogState]:
         """Logs commits that attempts may not have logged, because there may be no later attempt to do it. Returns the

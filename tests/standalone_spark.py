@@ -47,12 +47,13 @@ class StandaloneSpark:
 
     def start_worker(self, cores: int = 1) -> None:
         self.started += 1
-        folder = self.folder / f"worker-{self.started}"
+        folder, scratch = (self.folder / f"{name}-{self.started}" for name in ("worker", "scratch"))
         folder.mkdir()
+        scratch.mkdir()  # beside the work folder: the worker cleans that of all that is no application's
         options = ["--cores", str(cores), "--memory", "2g", "--host", "127.0.0.1", "--work-dir", str(folder)]
         (port,) = free_ports(1)
         command = _command(_WORKER, *options, "--webui-port", str(port), self.master_url)
-        environment = {**self.environment, "SPARK_LOCAL_DIRS": str(folder)}
+        environment = {**self.environment, "SPARK_LOCAL_DIRS": str(scratch)}
         with (folder / "log.txt").open("wb") as log:
             worker = psutil.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
         self.workers[self.started] = worker

@@ -122,11 +122,13 @@ class SessionTiming(Document):
     place              "process", "spark" or "cluster"
     predicted_seconds  of its rounds, without the start of a Spark or a cluster
     seconds            that they took, likewise
+    is_corrected       the prediction was corrected, step by step, by the table's earlier rounds; None: not recorded
     """
 
     place: str
     predicted_seconds: float = Field(gt=0)
     seconds: float = Field(ge=0)
+    is_corrected: bool | None = None
 
 
 TIMINGS_KEPT = 24

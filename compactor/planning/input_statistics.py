@@ -180,6 +180,7 @@ def statistics_of(
     delta_rows = sum(file.rows for file in files)
     ordered = _ordered_columns(deltas, key_columns)
     touched = _touched(files, compacted, ordered, delta_rows, max_dead_row_share)
+    corrections = _corrections(compacted, lake_is_remote)
     return InputStatistics(
         deltas=delta_statistics,
         compacted=_of_compacted(compacted, compacted_schema, widths),
@@ -190,8 +191,8 @@ def statistics_of(
         touched_rows=touched.rows,
         touched_rows_per_file=touched.rows_per_file,
         overlap_share=_overlap_share(files, ordered),
-        corrections=_corrections(compacted, lake_is_remote),
-        own_factors=_own_factors(compacted),
+        corrections=corrections,
+        own_factors=_own_factors(compacted, is_corrected=bool(corrections)),
         lake_is_remote=lake_is_remote,
         sampled_files=sum(not outline.whole for outline in outlines.values()),
         undivided_rows=max(map(_undivided_rows, files), default=0),
@@ -434,9 +435,12 @@ def _corrections(compacted: CompactedStream | None, lake_is_remote: bool) -> tup
     return tuple(sorted(factors.items()))
 
 
-def _own_factors(compacted: CompactedStream | None) -> tuple[tuple[str, float], ...]:
+def _own_factors(compacted: CompactedStream | None, *, is_corrected: bool) -> tuple[tuple[str, float], ...]:
+    """`is_corrected`: the prediction is, step by step, by the table's rounds. What that leaves, a session whose
+    prediction was not cannot say."""
     timings = () if compacted is None else compacted.last_round.timings
-    return tuple((each.place, each.seconds / each.predicted_seconds) for each in timings)
+    alike = [each for each in timings if not is_corrected or each.is_corrected is not False]
+    return tuple((each.place, each.seconds / each.predicted_seconds) for each in alike)
 
 
 def _measured(done: RoundCommitted) -> MeasuredRound | None:

@@ -3,7 +3,8 @@ for it. Pure.
 
     factor    seconds / predicted seconds of a session, without the start of a Spark
     sessions  the last ones of the table in the same place (in a process, on Spark, on a cluster)
-    p         the same of the last sessions of all tables there, as a dispatcher has seen them; 1: it has seen none
+    p         the same of the last sessions of all tables there, as a dispatcher has seen them, of a table whose own
+              rounds do not correct the prediction yet; else 1
 
 | sessions        | prediction x                                | expected SLA                                       |
 |-----------------|---------------------------------------------|----------------------------------------------------|

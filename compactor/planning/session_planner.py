@@ -20,7 +20,7 @@ from compactor.planning.input_statistics import OUTLINED_FILES_MAX, InputStatist
 from compactor.planning.named_deltas import naming_deltas
 from compactor.planning.session_input import SessionInput, read_session_input
 from compactor.planning.session_streams import PendingWork, SessionStreams
-from compactor.planning.sizing import Resources, SessionSize, Sizing, size_session
+from compactor.planning.sizing import Resources, SessionSize, Sizing, predicted_time, size_session
 from compactor.planning.spec import DEFAULT_SORT_KEYS, FILES_MAX, JobRunSpec, KnownSchema, SessionPlan, SessionSpec
 from compactor.planning.table_terms import check_online
 from compactor.storage.concurrently import run_concurrently
@@ -231,9 +231,16 @@ def plan_sized(measured: MeasuredSession, resources: Resources, sizing: Sizing) 
         expected_rows_written=sizing.work.rows_written,
         first_pass_share=sizing.time.first_pass_share,
         work_seconds=sizing.prediction.model.work_seconds,
+        plain_work_seconds=_plain_work_seconds(sizing),
         place=resources.place,
         known_schemas=measured.known_schemas,
     )
+
+
+def _plain_work_seconds(sizing: Sizing) -> float:
+    """Predicted without what the table's own rounds say."""
+    size = replace(sizing.size, corrections=())
+    return predicted_time(size, sizing.resources, sizing.rounds, sizing.hash_bucket_count).work_seconds
 
 
 class _Outlines:

@@ -169,7 +169,7 @@ class Resources:
     in_process           tasks run in the caller's process, one after the other
     start_late_seconds   beyond `start_seconds` and 10 %, that the start may be late
     start_note           on what the seconds of the start rest
-    place_factors        seconds / predicted seconds of the last sessions of all tables there, the oldest first
+    place_factors        of the last sessions of all tables there, seconds / those predicted by rows and bytes alone
     machines             that the tasks are spread over
     network_byte         seconds of one core for a byte over its share of its machine's network; 0: it bounds nothing
     """
@@ -338,7 +338,7 @@ class Sizing:
     @cached_property
     def prediction(self) -> OwnPrediction:
         model = predicted_time(self.size, self.resources, self.rounds, self.hash_bucket_count)
-        place, others = self.resources.place, self.resources.place_factors
+        place, others = self.resources.place, () if self.size.corrections else self.resources.place_factors
         own = OwnErrors.of([factor for where, factor in self.size.own_factors if where == place], others)
         return OwnPrediction(model, own, self.resources.start_late_seconds)
 

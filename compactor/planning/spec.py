@@ -134,6 +134,7 @@ class SessionPlan(Document):
     first_pass_share    predicted share of hash, shuffle and dedupe in a round's time; None: not recorded
     work_seconds        predicted for its rounds by rows and bytes alone: without the start, and without correction by
                         the table's own sessions; None: not recorded
+    plain_work_seconds  the same without the steps' correction by the table's own rounds; None: not recorded
     place               as in `SessionTiming`; None: not recorded
     known_schemas       of delta files whose footers were read for the plan
     """
@@ -151,6 +152,7 @@ class SessionPlan(Document):
     expected_rows_written: int | None = Field(default=None, ge=0)
     first_pass_share: float | None = Field(default=None, ge=0, le=1)
     work_seconds: float | None = Field(default=None, ge=0)
+    plain_work_seconds: float | None = Field(default=None, ge=0)
     place: str | None = None
     known_schemas: tuple[KnownSchema, ...] = ()
 

@@ -266,7 +266,10 @@ def timings_after(
     if last is not None and worked.rounds > 1 and last.session_id == plan.spec.session_id:
         before = before[:-1]
     now = SessionTiming(
-        place=plan.place, predicted_seconds=plan.work_seconds * worked.share, seconds=max(worked.seconds, 0.0)
+        place=plan.place,
+        predicted_seconds=plan.work_seconds * worked.share,
+        seconds=max(worked.seconds, 0.0),
+        is_corrected=None if plan.plain_work_seconds is None else plan.plain_work_seconds != plan.work_seconds,
     )
     return (*before, now)[-TIMINGS_KEPT:]
 

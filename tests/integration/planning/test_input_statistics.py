@@ -17,6 +17,7 @@ from compactor.engine.in_process import InProcessEngine
 from compactor.model.counts import SortKey, StepFigures
 from compactor.model.errors import Invalid
 from compactor.model.names import ContentType
+from compactor.planning import time_model
 from compactor.planning.input_statistics import InputStatistics, spread
 from compactor.planning.session_input import SessionInput, read_session_input
 from compactor.planning.session_planner import measure, measure_session
@@ -285,3 +286,19 @@ def test_the_most_rows_that_one_task_has_to_read_are_those_of_a_row_group_or_of_
     table.append({}, [paths[1].as_uri()])
     table.append({}, [paths[2].as_uri()])
     assert (measured(lake).size.undivided_rows, measured(lake).size.uncut_files) == (600_000, 2)
+
+
+def test_a_first_session_says_nothing_of_what_the_correction_by_its_rounds_leaves(
+    lake: DeltaCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time_model, "CORRECTED_SECONDS_MIN", 0.0)  # so that these short rounds correct the next one
+    table = lake.create_table(TABLE)
+    factors = []
+    for number in range(3):
+        table.append({}, rows(number * 100, 100))
+        factors.append(len(measured(lake).own_factors))
+        compact(TABLE, {"id"}, delta_catalog_client=lake, engine=InProcessEngine())
+    compacted = table.stream({}).load().state.compacted
+    assert compacted is not None
+    assert [each.is_corrected for each in compacted.last_round.timings] == [False, True, True]
+    assert factors == [0, 0, 1]

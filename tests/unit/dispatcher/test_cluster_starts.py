@@ -38,7 +38,9 @@ def test_a_first_plan_counts_the_seconds_that_are_set_and_later_ones_those_that_
     starts = LearnedStarts(MemoryStore(clock), PLACE, clock)
     assert learned(ROOM, starts) == ROOM.limits
     starts.observed(300.0, None)
-    assert 300 < learned(ROOM, starts).start_seconds < 420
+    assert learned(ROOM, starts).start_seconds == 300, "a guess gives way to the first launch"
+    starts.observed(310.0, None)
+    assert learned(ROOM, starts).start_seconds == 310, "of few the longest"
     for seconds in (290.0, 300.0, 310.0) * 3:
         starts.observed(seconds, None)
     limits = learned(ROOM, starts)
@@ -114,8 +116,7 @@ def test_launches_teach_the_plans_of_the_next_ones(tmp_path: Path) -> None:
         assert session.plan.cluster is not None
         starts.append(session.plan.cluster.start_seconds)
     assert starts[0] == 420
-    assert starts == sorted(starts, reverse=True)
-    assert starts[-1] < 60  # that of the fake cluster is a moment, and no factor below 1/8 counts
+    assert max(starts[1:]) < 60  # that of the fake cluster is a moment
     desk.close()
 
 

@@ -87,6 +87,14 @@ def test_a_plan_says_what_its_expected_sla_rests_on() -> None:
     assert "with the buffer of its own sessions" in enough.arithmetic[-2]
 
 
+def test_other_tables_say_nothing_where_a_tables_own_rounds_correct_the_steps() -> None:
+    there = Resources(4 * GIB, 2, start_seconds=0.0, place_factors=(3.0,) * ENOUGH)
+    first = size_session(MILLIONS, there, None, None).time.seconds
+    assert first == pytest.approx(3 * size_session(MILLIONS, replace(there, place_factors=()), None, None).time.seconds)
+    corrected = replace(MILLIONS, corrections=(("dedupe", 3.0),))
+    assert size_session(corrected, there, None, None).prediction.own.centre == 1
+
+
 def sized(own: list[tuple[str, float]]) -> Sizing:
     size = replace(MILLIONS, own_factors=tuple(own))
     return size_session(size, Resources(4 * GIB, 2, start_seconds=0.0), None, None)
