@@ -174,7 +174,7 @@ def pictures() -> dict[str, str]:
 def _svg(name: str, draw: Callable[[Axes], None]) -> str:
     with mpl.rc_context():
         mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": name, "font.size": 9.0, "path.simplify": False})
-        figure, axes = plt.subplots(figsize=(7.2, 3.8))
+        figure, axes = plt.subplots(figsize=(4.6, 3.6))
         draw(axes)
         axes.grid(visible=True, which="both", linewidth=0.3)
         axes.legend(fontsize=7)
