@@ -28,12 +28,6 @@ def test_no_other_job_run_takes_a_stream_while_some_sessions_of_a_bundle_are_tri
 
 
 @pytest.mark.slow
-def test_a_dispatcher_that_stood_still_removes_no_marker_of_a_job_run_that_was_released_since() -> None:
-    (result,) = run_seeds(1165, 1165)
-    assert result.wrong is None
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "seed", "violation"),
     [

@@ -23,6 +23,7 @@ from dispatcher.records.job_run_events import SessionPlannedEvent, SessionStalle
 from dispatcher.records.job_run_log import CancelRequested, JobRunClaimed, JobRunState, JobRunStatus
 from dispatcher.records.metrics_samples import COST, EXPECTED_COST, SESSIONS_RUNNING
 from dispatcher.records.sessions import SessionEnded
+from dispatcher.scheduling.lease_log import lease_log
 from launcher.outcomes import Cancelled
 from launcher.poller import PollerSettings
 from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
@@ -337,6 +338,24 @@ def test_a_round_that_a_dead_member_did_not_log_is_logged(desk: Desk) -> None:
         "session_succeeded",
     ]
     assert desk.sink.names.count("session.round_completed") == 2
+
+
+def test_a_session_that_is_tried_again_leaves_the_lease_of_those_that_still_run(desk: Desk) -> None:
+    """It was to share a launch with them, and could not be planned."""
+    held = threading.Event()
+    desk.cluster.members = lambda member: Succeeds(held)
+    desk.plans_break.append(Unavailable("the lake does not answer"))
+    desk.append_days(DAYS, 3)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.tick_until(lambda: any(each.end for each in desk.job_run(job_run_id).sessions.values()))
+    running = {key for key, each in desk.job_run(job_run_id).sessions.items() if each.end is None}
+    leases = lease_log(desk.state, desk.clock).load().state.turns.values()
+    held.set()
+    assert len(running) == 2
+    assert running <= {each for lease in leases for each in lease.session_ids}
+    desk.run()
+    succeeded(desk, job_run_id, 3)
+    assert sorted(launches(desk), key=len)[-1] == "bundle"
 
 
 def test_members_that_find_a_service_away_are_tried_again_together(desk: Desk) -> None:

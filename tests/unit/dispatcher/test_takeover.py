@@ -265,6 +265,25 @@ def test_a_job_run_that_was_let_go_is_free_at_once(desk: Desk) -> None:
     second.close()
 
 
+def test_a_dispatcher_that_stood_still_removes_no_marker_of_a_job_run_that_was_released_since(desk: Desk) -> None:
+    """It had listed the marker of before, and removes it when it goes on."""
+    runs = accepted(desk, 1)
+    slow = replace(desk, owner="slow").records
+    (before,) = slow.open_markers()
+    first = small(desk, "first")
+    pass_time(2, first)
+    first.closed.set()  # type: ignore[attr-defined]
+    first.controller.drain(0)
+    (released,) = desk.records.open_markers()
+    slow.mark_held(replace(before.valid, owner="slow", epoch=1), before.keys)
+    (left,) = desk.records.open_markers()
+    assert released.keys <= left.keys
+    second = small(desk, "second")
+    pass_time(1, second)
+    assert owners(desk, runs) == ["second"]
+    second.close()
+
+
 # ------------------------------------------------------------------------------------------- waiting, and not hoarding
 
 
