@@ -14,6 +14,7 @@ from datetime import date
 from pathlib import Path
 
 import boto3
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -80,7 +81,9 @@ def test_the_policy_is_a_good_one() -> None:
     assert policy.lag_bound_seconds() == 86_400
 
 
-def test_the_keeper_decides_once_and_sends_an_instruction(tmp_path: Path, mailroom: Mailroom) -> None:
+def test_the_keeper_decides_once_sends_an_instruction_and_its_decision_is_read_in_sql(
+    tmp_path: Path, mailroom: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run(tmp_path, sys.executable, "-c", BLOCKS["python"])
     orders = DeltaCatalog.open(str(tmp_path / "lake")).table("ACME.ORDERS.V1")
     rows = pa.table({"order_id": [7], "status": ["NEW"], "last_updated": [90]})
@@ -96,6 +99,11 @@ def test_the_keeper_decides_once_and_sends_an_instruction(tmp_path: Path, mailro
     output = run(tmp_path, "sh", "-e", "-c", BLOCKS["keeper"], **places)
     assert "1 decision, 1 instruction sent" in output
     assert output.count("pending_deltas 1 >= 1") == 2, "in the plan and in the log"
+    monkeypatch.chdir(tmp_path)
+    with duckdb.connect() as connection:
+        ((table, rule, decisions, expected_seconds, *took),) = connection.execute(BLOCKS["decisions"]).fetchall()
+    assert (table, rule, decisions, took) == ("ACME.ORDERS.V1", "pending_deltas", 1, [None, None])
+    assert expected_seconds > 0
 
 
 def test_the_instruction_is_a_valid_one() -> None:
