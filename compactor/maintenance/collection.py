@@ -25,11 +25,14 @@ from compactor.maintenance.retirement import StreamRetired, retention_of, retire
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Denied, LithifyError
 from compactor.model.names import counted
-from compactor.storage.concurrently import run_concurrently
+from compactor.storage.concurrently import run_concurrently, run_many
 from compactor.storage.object_store import ObjectStore, UnfinishedWrite
 
 TABLES_AT_ONCE = 4
 """Tables of a remote lake that are collected at the same time: each searches several streams at once."""
+
+DELETES_AT_ONCE = 8
+"""Streams of a table whose garbage is deleted at the same time, while others are searched."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +128,13 @@ class Collection:
                 retired[each.stream] = each
                 self.retired.append(each)
         with self._reported(table_id):
-            for garbage in find_garbage(self.lake.store, table_id, self.clock, grace_seconds, kept_seconds):
+            found = find_garbage(self.lake.store, table_id, self.clock, grace_seconds, kept_seconds)
+
+            def add(garbage: StreamGarbage) -> None:
                 self._add(table_id, garbage, retired.get(garbage.stream))
+
+            for _ in run_many(self.lake.location, add, found, DELETES_AT_ONCE):
+                pass
 
     def collect_dropped(self, table_id: str) -> None:
         """Deletes the data of a dropped table, once nobody can need it. Does not raise errors of the table."""

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from typing import assert_never
 
 from compactor.catalog.actions import (
@@ -85,7 +85,7 @@ from compactor.publishing.keys import (
     IcebergMetadata,
 )
 from compactor.publishing.publication import PublishedFiles, published_files
-from compactor.storage.concurrently import run_concurrently
+from compactor.storage.concurrently import run_many
 from compactor.storage.keys import decode_partition, encode_partition, parse_any
 from compactor.storage.object_store import ObjectEntry, ObjectStore, UnfinishedWrite, decoded_names
 from compactor.tabular.output_file import is_unfinished
@@ -119,7 +119,7 @@ class StreamGarbage(Document):
         return sum(file.size_bytes for file in self.garbage)
 
 
-STREAMS_AT_ONCE = 8
+STREAMS_AT_ONCE = 32
 """Streams of a remote lake that are searched at the same time: each takes some requests, one after the other."""
 
 REQUESTS_AT_ONCE = 32
@@ -216,10 +216,7 @@ class _Search:
         return encode_partition(place.partition) in self._logged
 
     def _each(self, places: Iterable[_Place]) -> Iterator[StreamGarbage]:
-        rest = iter(places)
-        at_once = STREAMS_AT_ONCE if self._store.location.is_remote else 1
-        while together := list(islice(rest, at_once)):
-            yield from run_concurrently(self._store.location, self._stream, together)
+        return run_many(self._store.location, self._stream, places, STREAMS_AT_ONCE)
 
     # -- published tables
 

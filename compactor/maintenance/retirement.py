@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from compactor.catalog.actions import DeltasRetired, StreamAction
 from compactor.catalog.keys import DroppedTable, TableFolder
@@ -33,14 +32,14 @@ from compactor.catalog.stream import PartitionStream
 from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
-from compactor.storage.concurrently import run_concurrently
+from compactor.storage.concurrently import run_many
 from compactor.storage.keys import decode_partition
 from compactor.storage.object_store import ObjectStore, decoded_names
 
 RETENTION_SECONDS = GRACE_SECONDS
 """Where a table sets no other."""
 
-STREAMS_AT_ONCE = 16
+STREAMS_AT_ONCE = 32
 """Streams of a remote lake that are looked at together: each takes some requests, one after the other."""
 
 _TRIES = 3
@@ -189,9 +188,8 @@ def retire_table(
             str(stream), partition, retirement.retire(retention) if write else retirement.find(retention)
         )
 
-    rest = decoded_names(store, f"{folder.streams}/", decode_partition)
-    while together := list(islice(rest, STREAMS_AT_ONCE)):
-        yield from (each for each in run_concurrently(store.location, retired_of, together) if each.retirements)
+    partitions = decoded_names(store, f"{folder.streams}/", decode_partition)
+    yield from (each for each in run_many(store.location, retired_of, partitions, STREAMS_AT_ONCE) if each.retirements)
 
 
 def _compacted_by(snapshot: StreamSnapshot) -> tuple[Reset | None, frozenset[tuple[int, str]]]:

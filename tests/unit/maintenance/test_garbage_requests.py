@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import pytest
 
+from compactor.lake import DeltaCatalog
+from compactor.maintenance.collection import Collection, GracePeriods
 from compactor.maintenance.garbage import delete_garbage, find_garbage
 from compactor.storage.location import StoreLocation
 from tests.fakes.faulty_store import FaultyStore
@@ -56,7 +59,8 @@ def test_files_are_listed_once_however_many_there_are() -> None:
 
 
 class Meeting(FaultyStore):
-    """Reads of certain keys wait until two of them are on their way at the same time; `met` says whether they were."""
+    """Reads of certain keys, or deletes if there are none, wait until two of them are on their way at the same time;
+    `met` says whether they were."""
 
     keys: tuple[str, ...] = ()
 
@@ -67,11 +71,19 @@ class Meeting(FaultyStore):
 
     def read(self, key: str) -> bytes | None:
         if key.endswith(self.keys):
-            if not self._here.acquire(blocking=False):
-                self.met.set()
-            elif not self.met.wait(timeout=10):
-                self._here.release()
+            self._meet()
         return super().read(key)
+
+    def delete_many(self, keys: Sequence[str]) -> dict[str, str]:
+        if not self.keys:
+            self._meet()
+        return super().delete_many(keys)
+
+    def _meet(self) -> None:
+        if not self._here.acquire(blocking=False):
+            self.met.set()
+        elif not self.met.wait(timeout=10):
+            self._here.release()
 
 
 @pytest.mark.parametrize(
@@ -87,6 +99,17 @@ def test_streams_and_their_entries_are_read_side_by_side(clock: ManualClock, key
     write_streams(store, TABLE, 2 if "_last" in keys[0] else 1, StreamShape(old=1, garbage=1, recent=40), clock)
     store.keys = keys
     assert {len(each.garbage) for each in find_garbage(store, TABLE, clock)} == {1}
+    assert store.met.is_set()
+
+
+def test_the_garbage_of_streams_is_deleted_side_by_side(clock: ManualClock) -> None:
+    store = Meeting(remote(clock))
+    lake = DeltaCatalog(store, clock)
+    lake.create_table(TABLE, partition_keys=["number"])
+    write_streams(store, TABLE, 3, StreamShape(old=1, garbage=2, recent=1), clock)
+    collection = Collection(lake, clock, GracePeriods(), deletes=True)
+    collection.collect(TABLE)
+    assert (collection.failed, collection.deleted_files, collection.streams) == ([], 6, 3)
     assert store.met.is_set()
 
 
