@@ -438,13 +438,14 @@ class FileVersion:
     modified_at_ns: int | None = None
 
 
-def version_of_file(location: StoreLocation, uri: str) -> FileVersion:
-    """Of the file that is there now. Raises `Invalid` if there is none."""
+def version_of_file(location: StoreLocation, uri: str, *, was_read: bool = False) -> FileVersion:
+    """Of the file that is there now, or (`was_read`) of the object that was just read: every request for its bytes has
+    named this version. Raises `Invalid` if there is none."""
     path = local_path(uri)
     if path is None:
-        # Discard the cached size and time: the object may have been replaced.
+        # Unless it was read, discard the cached size and time: the object may have been replaced.
         try:
-            tail = open_tail(range_reader(location), uri, refresh=True)
+            tail = open_tail(range_reader(location), uri, refresh=not was_read)
         except Corrupt as error:
             raise Invalid(f"{uri} does not exist: give the URI or path of a data file") from error
         return FileVersion(f"{tail.size_bytes} {tail.modified_at_ms * 1_000_000}", tail.version)

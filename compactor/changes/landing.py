@@ -89,7 +89,7 @@ def arrivals_of_file(
     else:
         rows = FeedSource(uri, read_rows(location, [uri], table.schema, properties.landing_format))
         batch = _batch_of_rows(table, rows, file_id, quarantines=quarantines)
-    if version_of_file(location, uri) != version:
+    if version_of_file(location, uri, was_read=True) != version:
         raise Invalid(f"{uri} was replaced while it was read: its newer version announces itself")
     return _landed(table, batch, quarantine, sequencer)
 

@@ -261,7 +261,13 @@ class Ingest:
         if file.etag is not None and version.etag is not None and file.etag != version.etag.strip('"'):
             _log.info("file_superseded", uri=file.uri, announced=file.etag, found=version.etag)
             return None
-        return arrivals_of_file(table, location, file.uri, version, file.sequencer, quarantine)
+        try:
+            return arrivals_of_file(table, location, file.uri, version, file.sequencer, quarantine)
+        except (Invalid, Corrupt):
+            if file.etag is None or version_of_file(location, file.uri) == version:
+                raise
+            _log.info("file_superseded", uri=file.uri, announced=file.etag)
+            return None
 
 
 def _newest_of_each(files: Iterable[_Landing]) -> list[_Landing]:

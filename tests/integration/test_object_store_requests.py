@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,6 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import compactor
+from compactor.catalog.delta_files import read_rows
+from compactor.changes import landing
 from compactor.engine.in_process import InProcessEngine
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import SystemClock
@@ -30,12 +34,15 @@ from compactor.sessions.keys import JobRunFolder
 from compactor.sessions.session_journal import SessionJournal
 from compactor.steps.hash_bucket import HashStep, hash_rows
 from compactor.storage import opening
+from compactor.storage.hedged_ranges import HedgedRanges
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
-from compactor.storage.ranges import TAIL_BYTES
+from compactor.storage.ranges import TAIL_BYTES, Tail
 from compactor.tabular import TabularFile
+from dispatcher.ingest.ingest import Ingest, IngestSettings
 from launcher.plan import plan_in_one_task
 from tests.fakes.in_process_runner import InProcessTaskRunner
+from tests.fakes.memory_queue import MemoryQueue
 from tests.proxy import Proxy, Seen, Weather, proxy_before_bucket
 from tests.servers import REGION
 
@@ -502,3 +509,71 @@ def file_of(rows: pa.Table) -> bytes:
     pq.write_table(rows, sink)
     body: bytes = sink.getvalue().to_pybytes()
     return body
+
+
+def landed_on_s3(proxy: Proxy, prefix: str) -> tuple[DeltaCatalog, MemoryQueue, Ingest]:
+    """A table that files land for, below `landing/` of its lake."""
+    lake, clock = catalog(proxy, prefix), SystemClock()
+    properties = {"landing": [f"s3://far/{prefix}/landing/"], "primary_keys": ["id"]}
+    lake.create_table(TABLE, [], properties=properties)
+    queue = MemoryQueue(clock, MemoryQueue(clock))
+    return lake, queue, Ingest(queue, lake, IngestSettings(collect_seconds=0.0), clock)
+
+
+def land(proxy: Proxy, prefix: str, name: str, rows: pa.Table) -> dict[str, object]:
+    """Writes a file; returns its notification."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression="none", use_dictionary=False)
+    store = open_store(parse_location(f"s3://far/{prefix}", endpoint_url=proxy.url, region=REGION))
+    store.overwrite(f"landing/{name}", sink.getvalue().to_pybytes())
+    (found,) = store.list(f"landing/{name}")
+    described = {"key": f"{prefix}/landing/{name}", "etag": found.etag, "size": found.size_bytes}
+    detail = {"bucket": {"name": "far"}, "object": described}
+    return {"source": "aws.s3", "detail-type": "Object Created", "detail": detail}
+
+
+def test_a_small_file_that_lands_is_one_request_and_all_of_a_stream_are_one_data_file(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, queue, ingest = landed_on_s3(proxy, "landed")
+    for number in range(6):
+        queue.send(
+            json.dumps(land(proxy, "landed", f"{number}.parquet", rows_of(np.arange(number, number + 1), "new")))
+        )
+    asked: list[str] = []  # second requests, which are sent when an answer is late, are not counted
+
+    def ask(ranges: HedgedRanges, uri: str, length: int) -> Tail:
+        asked.append(uri)
+        return read_tail(ranges, uri, length)
+
+    opening.range_reader(lake.location)  # threads that begin together would make one each
+    read_tail = HedgedRanges.read_tail
+    monkeypatch.setattr(HedgedRanges, "read_tail", ask)
+    proxy.count_anew()
+    assert ingest.collect_once().files == 6
+    asked_to_land = [uri for uri in asked if "/landing/" in uri]
+    assert lake.table(TABLE).scan(view="merged").to_table().num_rows == 6
+    assert set(requests_by_operation(proxy, "/landing/")) == {"GET range"}
+    assert Counter(asked_to_land) == {f"s3://far/landed/landing/{number}.parquet": 1 for number in range(6)}
+    assert requests_by_operation(proxy, "/data/")["PUT"] == 1
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_taken_in_as_its_newer_version_alone(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, queue, ingest = landed_on_s3(proxy, "replaced")
+    old, new = (rows_of(np.arange(TAIL_BYTES), status) for status in ("old", "new"))
+    queue.send(json.dumps(land(proxy, "replaced", "1.parquet", old)))
+    announced: list[dict[str, object]] = []
+
+    def read_later(*arguments: object) -> pa.Table:
+        if not announced:
+            announced.append(land(proxy, "replaced", "1.parquet", new))
+        return read_rows(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(landing, "read_rows", read_later)
+    done = ingest.collect_once()
+    assert (done.superseded, done.files, done.refused) == (1, 0, 0)
+    queue.send(json.dumps(announced[0]))
+    assert ingest.collect_once().files == 1
+    assert lake.table(TABLE).scan(view="merged").to_table().column("status").unique().to_pylist() == ["new"]
