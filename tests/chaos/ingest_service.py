@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from compactor.lake import DeltaCatalog
@@ -18,9 +18,6 @@ from dispatcher.aws.sqs import SqsQueue
 from dispatcher.ingest import ingest
 from dispatcher.intake.queue import Queue
 from tests.servers import REGION
-
-VISIBILITY_SECONDS = 2
-"""So short that messages of a killed service come again at once, and those of a slow one come twice."""
 
 _WRITES = ("put_if_absent", "overwrite", "delete_all", "dead_letter")
 
@@ -52,19 +49,36 @@ class _Killing:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def serve(folder: Path, queue_url: str, endpoint_url: str, kill_at: int = 0) -> None:
-    """Takes files in until the queue has none left. `kill_at`: 1 is before the first write; 0: never."""
-    ingest.VISIBILITY_SECONDS = VISIBILITY_SECONDS
-    clock, counted = SystemClock(), [0]
-    store: ObjectStore = _Killing(open_store(parse_location(str(folder / "lake"))), counted, kill_at)
-    opened = SqsQueue.open(queue_url, endpoint_url=endpoint_url, region=REGION)
-    queue: Queue = _Killing(opened, counted, kill_at)
-    taking = ingest.Ingest(
-        queue, DeltaCatalog(store, clock), ingest.IngestSettings(collect_seconds=0.1, files_max=40), clock
-    )
-    while opened.messages_left():
-        taking.collect_once()
-        time.sleep(0.01)
+@dataclass(frozen=True)
+class Service:
+    """What a process takes in: messages of a queue, for tables of a lake. `s3_url`: of a lake that is on S3.
+
+    visibility_seconds  so short that messages of a killed service come again at once, and those of a slow one twice
+    """
+
+    lake_uri: str
+    queue_url: str
+    sqs_url: str
+    s3_url: str | None = None
+    files_max: int = 40
+    visibility_seconds: int = 2
+
+    def catalog(self, counted: list[int] | None = None, kill_at: int = 0) -> DeltaCatalog:
+        region = None if self.s3_url is None else REGION
+        store: ObjectStore = open_store(parse_location(self.lake_uri, endpoint_url=self.s3_url, region=region))
+        return DeltaCatalog(store if counted is None else _Killing(store, counted, kill_at), SystemClock())
+
+    def serve(self, kill_at: int = 0) -> None:
+        """Takes files in until the queue has none left. `kill_at`: 1 is before the first write; 0: never."""
+        ingest.VISIBILITY_SECONDS = self.visibility_seconds
+        clock, counted = SystemClock(), [0]
+        opened = SqsQueue.open(self.queue_url, endpoint_url=self.sqs_url, region=REGION)
+        queue: Queue = _Killing(opened, counted, kill_at)
+        settings = ingest.IngestSettings(collect_seconds=0.1, files_max=self.files_max)
+        taking = ingest.Ingest(queue, self.catalog(counted, kill_at), settings, clock)
+        while opened.messages_left():
+            taking.collect_once()
+            time.sleep(0.01)
 
 
 def programs() -> Sequence[str]:
