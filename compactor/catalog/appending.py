@@ -201,7 +201,8 @@ def add_delta(
     """
     existing = find_delta(snapshot, request)
     if existing is not None:
-        check_same_delta(existing, request, delta_files.content_digest)
+        own = (each.content_digest for each in request.joined if each.delta_id == request.delta_id)
+        check_same_delta(existing, request, next(own, delta_files.content_digest))
         return []
     if any(standing_of(snapshot, each.delta_id, each.sequencer) is not Standing.NEW for each in request.joined):
         raise Overtaken

@@ -30,7 +30,7 @@ class Arrival:
     """The rows for one stream of a version of a file, or of a message.
 
     delta_id        of a file: its URI, `@`, and its version
-    content_digest  of the rows
+    content_digest  equal for the same rows; of a file it may follow from its version
     sequencer       orders the versions of one file, as text; None: not known
     """
 
@@ -141,8 +141,6 @@ class Join:
 
     @property
     def joined(self) -> tuple[JoinedDelta, ...]:
-        if len(self.arrivals) == 1 and self.arrivals[0].sequencer is None:
-            return ()
         return tuple(
             JoinedDelta(
                 delta_id=each.delta_id,

@@ -43,6 +43,9 @@ class Partitioning:
         if not self.keys:
             return [({}, np.arange(rows.num_rows))]
         columns = [self._values(rows, self._transform(key), source_name) for key in self.keys]
+        if all(len(column.dictionary) == 1 for column in columns):  # as of most small files
+            values = (column.dictionary[0].as_py() for column in columns)
+            return [(dict(zip(self.keys, values, strict=True)), np.arange(rows.num_rows))]
         codes = np.zeros(rows.num_rows, np.int64)
         for column in columns:
             within = column.indices.to_numpy(zero_copy_only=False).astype(np.int64)

@@ -91,7 +91,7 @@ def arrivals_of_file(
         batch = _batch_of_rows(table, rows, file_id, quarantines=quarantines)
     if version_of_file(location, uri, was_read=True) != version:
         raise Invalid(f"{uri} was replaced while it was read: its newer version announces itself")
-    return _landed(table, batch, quarantine, sequencer)
+    return _landed(table, batch, quarantine, f"version:{version.etag or version.fingerprint}", sequencer)
 
 
 def arrivals_of_rows(
@@ -111,12 +111,16 @@ def arrivals_of_rows(
 
 
 def _landed(
-    table: LandingTable, batch: BatchOfChanges, quarantine: Quarantine | None, sequencer: str | None = None
+    table: LandingTable,
+    batch: BatchOfChanges,
+    quarantine: Quarantine | None,
+    content_digest: str | None = None,
+    sequencer: str | None = None,
 ) -> LandedFile:
     if quarantine is not None and batch.refused:
         quarantine.put(table.table_id, batch.batch_id, batch.refused)
     arrivals = [
-        Arrival(partition, rows, operation, delta_id, digest_rows(rows), sequencer)
+        Arrival(partition, rows, operation, delta_id, content_digest or digest_rows(rows), sequencer)
         for (partition, rows, operation), delta_id in zip(batch.deltas, batch.delta_ids, strict=True)
     ]
     return LandedFile(batch.batch_id, arrivals, len(batch.refused))

@@ -145,9 +145,7 @@ def _empty() -> StreamSnapshot:
 
 
 def _joined(snapshot: StreamSnapshot) -> list[JoinedDelta]:
-    found = [delta for source in snapshot.sources.values() for delta in source.deltas]
-    alone = JoinedDelta(delta_id="", content_digest="", rows=1)
-    return [each for delta in found for each in delta.joined or [alone.model_copy(update={"delta_id": delta.delta_id})]]
+    return [each for source in snapshot.sources.values() for delta in source.deltas for each in delta.joined]
 
 
 def _added(snapshot: StreamSnapshot, found: Sequence[Arrival], seen: StreamSnapshot) -> StreamSnapshot:
@@ -165,8 +163,7 @@ def _added(snapshot: StreamSnapshot, found: Sequence[Arrival], seen: StreamSnaps
             for number, one in enumerate(join(left)):
                 delta_id = one.delta_id or f"joint {len(_joined(snapshot))} {number}"
                 request = DeltaRequest(Operation.UPSERT, None, delta_id, None, one.joined)
-                digest = one.arrivals[0].content_digest if one.delta_id else "digest"
-                actions: Sequence[StreamAction] = add_delta(now, request, replace(WRITTEN, content_digest=digest), 1)
+                actions: Sequence[StreamAction] = add_delta(now, request, WRITTEN, 1)
                 for action in actions:
                     now = apply(now, action)
         except Overtaken:
