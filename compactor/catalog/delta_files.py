@@ -32,6 +32,7 @@ from compactor.tabular import (
     FileMeasure,
     TabularFile,
     TabularWriter,
+    columns_that_repeat,
     copy_file,
     digest_file,
     infer_content_type,
@@ -249,10 +250,13 @@ def write_files(source: ArrowSource, target: DeltaTarget, rules: DeltaRules) -> 
     arriving = rules.arriving(schema, THE_DELTA)
     pieces = _pieces(source, content, arriving)
     ahead: pa.Table | None = next(pieces, schema.empty_table())
+    # Of a stream the first rows do not say how often its values come.
+    dictionaries = columns_that_repeat(ahead) if ahead is not None and isinstance(source, pa.Table) else None
     while ahead is not None:
         number = len(files) + 1
         path = target.name_file(number, target.content_type)
-        with TabularWriter.open(target.location, target.uri_of(path), target.content_type, schema) as writer:
+        uri = target.uri_of(path)
+        with TabularWriter.open(target.location, uri, target.content_type, schema, dictionaries) as writer:
             room = target.rows_per_file
             while ahead is not None and room > 0:
                 writer.write(ahead.slice(0, room))

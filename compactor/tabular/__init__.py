@@ -36,7 +36,7 @@ from compactor.tabular.files import (
 )
 from compactor.tabular.filesystems import written_here
 from compactor.tabular.formats import FileMeasure, FileOutline, TabularFile
-from compactor.tabular.parquet import SharedParquet, check_row_count, dictionary_columns_of
+from compactor.tabular.parquet import SharedParquet, check_row_count, columns_that_repeat, dictionary_columns_of
 from compactor.tabular.stored_types import stored_schema
 from compactor.tabular.writer import TabularWriter
 
@@ -50,6 +50,7 @@ __all__ = [
     "begin_soon",
     "check_bytes",
     "check_row_count",
+    "columns_that_repeat",
     "copy_file",
     "dictionary_columns_of",
     "digest_file",

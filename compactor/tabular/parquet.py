@@ -42,6 +42,9 @@ THREADED_BYTES_MIN = 1024 * 1024
 
 _MAGIC_BYTES = 4
 _TAIL_BYTES = 8
+
+_SAMPLE_ROWS = 4_096
+"""Of which it is judged which columns repeat their values."""
 """After the footer: its length, and Parquet's magic bytes."""
 
 BATCH_ROWS_MAX = 128 * 1024
@@ -310,6 +313,36 @@ def dictionary_columns_of(location: StoreLocation, file: TabularFile) -> tuple[s
             [row_group.column(position) for row_group in row_groups], metadata.schema.column(position).length
         )
     )
+
+
+def columns_that_repeat(rows: pa.Table) -> tuple[str, ...] | None:
+    """Columns for which dictionaries may pay, by a sample of rows that are written at once; None: any may, since they
+    are few, or nested.
+
+    If d values are drawn k times each, a sample of n of its N rows has about n * n / (2 * d) that it has already. Half
+    of the rows or more are distinct, so no dictionary pays, if these are fewer than n * n / N. Half of the sample are
+    neighbours, since equal values may be.
+    """
+    rows_count, names = rows.num_rows, rows.column_names
+    if rows_count < 4 * _SAMPLE_ROWS or any("." in name for name in names) or any(map(_is_nested, rows.schema.types)):
+        return None
+    half, middle = _SAMPLE_ROWS // 2, rows_count // 2
+    spread = np.linspace(0, rows_count - 1, half).astype(np.int64)
+    sample = rows.take(pa.array(np.union1d(spread, np.arange(middle, middle + half))))
+
+    def repeats(column: pa.ChunkedArray) -> bool:
+        kind = column.type
+        if isinstance(kind, pa.ExtensionType) or pa.types.is_dictionary(kind) or pa.types.is_float16(kind):
+            return True  # a dictionary, or a type of which Arrow finds no distinct values
+        there = len(column) - column.null_count
+        seen_before = there - len(column.drop_null().unique())
+        return bool(seen_before * rows_count >= there * there)
+
+    return tuple(name for name in names if repeats(sample.column(name)))
+
+
+def _is_nested(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_nested(kind))
 
 
 def _dictionary_pays(chunks: Sequence[pq.ColumnChunkMetaData], fixed_length: int) -> bool:
