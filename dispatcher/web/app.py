@@ -168,7 +168,7 @@ def _add_pages(app: FastAPI, renderer: Renderer) -> None:
     ) -> Response:
         return answer(request, renderer.table_log(table_id, partition, before))
 
-    app.add_api_route("/tables/{table_id}/log", table_log, methods=list(_READ), include_in_schema=False)
+    app.add_api_route("/tables/{table_id:path}/log", table_log, methods=list(_READ), include_in_schema=False)
     app.add_api_route("/job-runs/{job_run_id:path}", job_run, methods=list(_READ), include_in_schema=False)
     app.add_api_route("/tables/{table_id:path}", table, methods=list(_READ), include_in_schema=False)
     app.add_api_route("/live", lambda: PlainTextResponse("live\n"), methods=list(_READ), include_in_schema=False)
@@ -246,25 +246,25 @@ def _add_api(app: FastAPI, readings: Readings, feed: EventsFeed | None) -> None:
         found = {"tables": [_table(each) for each in value.lags], "unread": [asdict(each) for each in value.unread]}
         return _as_read(reading, found)
 
-    @app.get("/api/v1/tables/{table_id}", responses={**guarded, **missing})
-    def table(table_id: str) -> dict[str, Any]:
-        """How far it is behind, its streams, those that are most behind first, and the keeper's last decisions."""
-        reading = readings.table(table_id)
-        one, decisions = reading.value, readings.decisions(table_id).value
-        return _as_read(reading, {**_table(one.lag), "streams": _streams(one), "decisions": decisions})
-
-    @app.get("/api/v1/tables/{table_id}/lag", responses={**guarded, **missing})
+    @app.get("/api/v1/tables/{table_id:path}/lag", responses={**guarded, **missing})
     def lag(table_id: str) -> dict[str, Any]:
         """The most lag of each hour of the last 30 days, as a keeper has sampled it."""
         readings.table(table_id)
         reading = readings.lag_hours(table_id)
         return _as_read(reading, {"table_id": table_id, "hours": [asdict(each) for each in reading.value]})
 
-    @app.get("/api/v1/tables/{table_id}/log", responses={**guarded, **missing})
+    @app.get("/api/v1/tables/{table_id:path}/log", responses={**guarded, **missing})
     def table_log(table_id: str, partition: str = UNPARTITIONED, before: int | None = None) -> dict[str, Any]:
         """Entries of a stream's log, the latest first: those below the number `before`, or the newest."""
         reading = readings.table_log(table_id, partition, before)
         return _as_read(reading, asdict(reading.value))
+
+    @app.get("/api/v1/tables/{table_id:path}", responses={**guarded, **missing})
+    def table(table_id: str) -> dict[str, Any]:
+        """How far it is behind, its streams, those that are most behind first, and the keeper's last decisions."""
+        reading = readings.table(table_id)
+        one, decisions = reading.value, readings.decisions(table_id).value
+        return _as_read(reading, {**_table(one.lag), "streams": _streams(one), "decisions": decisions})
 
 
 def _as_read(reading: Reading[Any], value: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
+from urllib.parse import quote
 
+import pyarrow as pa
 import pytest
 from markupsafe import escape
 
@@ -46,6 +49,17 @@ def sampled(served: Served, at_ms: int, lag_seconds: float, table: str = TABLE) 
     )
     other = LagSample(at_ms, lake, OTHER, 1, 9_999.0, None, 0, 0, 0, 0, 0, 0, 0, 0, published_lag_seconds=None)
     assert write_sample(served.state, lake, at_ms, [sample, other])
+
+
+def test_a_table_with_a_slash_in_its_id_has_all_of_its_pages(served: Served) -> None:
+    table = served.desk.lake.create_table("ACME.A/B.V1", ["day"], primary_keys=["id"])
+    table.append({"day": "1/2"}, pa.table({"id": [1]}))
+    (link,) = re.findall(r'href="(/tables/[^"]+log[^"]*)"', served.page(f"/tables/{quote(table.table_id, safe='')}"))
+    assert "delta_added" in served.page(unescape(link))
+    for written in (quote(table.table_id, safe=""), table.table_id):
+        for path in ("", "/lag", "/log?partition=day%3D1%252F2"):
+            answer = served.client.get(f"/api/v1/tables/{written}{path}")
+            assert (answer.status_code, answer.json()["table_id"]) == (200, table.table_id)
 
 
 def test_the_lag_of_thirty_days_is_the_most_of_each_hour(served: Served) -> None:
