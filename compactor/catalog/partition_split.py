@@ -82,20 +82,25 @@ class Partitioning:
                     "unless the table's property default_partition names one"
                 )
             there = plain.is_valid()
-            encoded = _encoded(transform, plain.drop_null())
+            encoded = _encoded(transform, plain.drop_null(), source_name)
             texts = pa.array([*encoded.dictionary.to_pylist(), self.default_partition], pa.string())
             numbers = np.full(len(plain), len(encoded.dictionary), np.int64)
             numbers[there.to_numpy(zero_copy_only=False)] = encoded.indices.to_numpy(zero_copy_only=False)
             return pa.DictionaryArray.from_arrays(numbers, texts)
-        return _encoded(transform, plain)
+        return _encoded(transform, plain, source_name)
 
 
 NO_PARTITIONS = Partitioning(())
 
 
-def _encoded(transform: Transform, column: pa.Array) -> pa.DictionaryArray:
-    encoded = transform.values(column).dictionary_encode()
-    return pa.DictionaryArray.from_arrays(encoded.indices, transform.texts(encoded.dictionary))
+def _encoded(transform: Transform, column: pa.Array, source_name: str) -> pa.DictionaryArray:
+    try:
+        encoded = transform.values(column).dictionary_encode()
+        texts = transform.texts(encoded.dictionary)
+        texts.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise Invalid(f"{source_name}: column {transform.column!r} has no partition: {error}") from error
+    return pa.DictionaryArray.from_arrays(encoded.indices, texts)
 
 
 def _plain(column: pa.ChunkedArray) -> pa.Array:

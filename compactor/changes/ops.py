@@ -29,7 +29,10 @@ def changes_of_rows(rows: pa.Table, feed: Feed, source_name: str) -> ChangeBatch
             '{"format": "ops", "column": "operation"}'
         )
     said = rows.column(column).cast(pa.string())
-    words = pc.utf8_lower(said)
+    try:
+        words = pc.utf8_lower(said)
+    except pa.ArrowInvalid as error:
+        raise Invalid(f"{source_name}: column {column!r} holds text that is not UTF-8: {error}") from error
     upserts, deletes, skips = (
         mask_of(pc.is_in(words, pa.array([each.lower() for each in given], pa.string())))
         for given in (feed.upserts, feed.deletes, feed.skips)

@@ -91,3 +91,15 @@ def test_files_of_several_types_are_rows_of_the_wider_one_and_a_missing_one_is_n
     for append in (table.append_rows, partial(table.append_changes, format="ops")):
         with pytest.raises(Invalid, match="does not exist: give the URI or path of a data file"):
             append([tmp_path / "none.parquet"])
+
+
+@pytest.mark.parametrize("partition_by", [None, {"part": "truncate[1](p)"}, {"part": "bucket[4](p)"}])
+def test_text_that_is_none_is_refused_by_its_column(tmp_path: Path, partition_by: dict[str, str] | None) -> None:
+    broken = pa.StringArray.from_buffers(1, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe"))
+    lake = DeltaCatalog.open(tmp_path / "lake")
+    keys = ["p"] if partition_by is None else []
+    table = lake.create_table("A.B.V1", keys, primary_keys=["id"], partition_by=partition_by)
+    with pytest.raises(Invalid, match="column 'p'"):
+        table.append_rows(pa.table({"id": [1], "p": broken}))
+    with pytest.raises(Invalid, match="column 'op' holds text that is not UTF-8"):
+        table.append_changes(pa.table({"id": [1], "p": ["a"], "op": broken}), "ops")
