@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Annotated, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import structlog
 from pydantic import Field, TypeAdapter
@@ -48,6 +49,9 @@ RECORDS_PER_ENTRY = 500
 
 CHECKPOINT_ENTRIES = 16
 """Entries between two checkpoints. An overview reads all records after the last checkpoint."""
+
+NEWEST_MAX = 512
+"""Records of a day that are held as objects; more of them become columns."""
 
 LOGS_KEPT = 4
 """Logs of days that are cached, with what was read of them."""
@@ -166,36 +170,11 @@ class DayClosed(Document):
 HistoryAction = Annotated[JobRunsRecorded | DayClosed, Field(discriminator="action")]
 
 
-@dataclass(frozen=True)
-class DayState:
-    """`job_runs` by id, in the order in which they were recorded."""
-
-    job_runs: Mapping[str, EndedJobRun] = field(default_factory=lambda: MappingProxyType({}))
-    is_closed: bool = False
-
-
-HistoryLog = DurableLog[DayState, HistoryAction]
-
-
-def apply(state: DayState, action: HistoryAction) -> DayState:
-    """The state after one more action. Raises `Corrupt` if the action cannot follow."""
-    if state.is_closed:
-        raise Corrupt(f"{action.action} follows the end of the day")
-    if isinstance(action, DayClosed):
-        return replace(state, is_closed=True)
-    added = {each.job_run_id: each for each in action.job_runs}
-    twice = sorted(added.keys() & state.job_runs.keys())
-    if twice or len(added) < len(action.job_runs):
-        raise Corrupt(f"job runs are recorded twice: {', '.join(twice)}")
-    return replace(state, job_runs=MappingProxyType({**state.job_runs, **added}))
-
-
 _RECORD = RecordCodec(EndedJobRun)
 
 
-def _to_table(job_runs: Sequence[EndedJobRun], *, is_closed: bool) -> pa.Table:
-    batch = pa.RecordBatch.from_struct_array(_RECORD.to_array(job_runs))
-    return pa.Table.from_batches([batch]).replace_schema_metadata({_CLOSED: str(is_closed).lower()})
+def _to_table(job_runs: Sequence[EndedJobRun]) -> pa.Table:
+    return pa.Table.from_batches([pa.RecordBatch.from_struct_array(_RECORD.to_array(job_runs))])
 
 
 def _from_table(table: pa.Table) -> list[EndedJobRun]:
@@ -207,9 +186,61 @@ def _from_table(table: pa.Table) -> list[EndedJobRun]:
     ]
 
 
+@dataclass(frozen=True)
+class DayState:
+    """The records of a day, each once. A busy day has a hundred thousand, and every dispatcher holds them: as columns
+    they take an eighth of the memory, and a checkpoint does not encode them again.
+
+    earlier    as columns
+    newest     by job run id, recorded after those, in the order in which they were recorded
+    """
+
+    earlier: pa.Table = field(default_factory=lambda: _to_table(()))
+    newest: Mapping[str, EndedJobRun] = field(default_factory=lambda: MappingProxyType({}))
+    is_closed: bool = False
+
+    def without(self, job_runs: Sequence[EndedJobRun]) -> list[EndedJobRun]:
+        """Those of the job runs that are not recorded."""
+        left = {each.job_run_id: each for each in job_runs if each.job_run_id not in self.newest}
+        wanted = pa.array(left, pa.string())
+        known = self.earlier.column("job_run_id").filter(pc.is_in(self.earlier.column("job_run_id"), value_set=wanted))
+        for each in known.to_pylist():
+            del left[each]
+        return list(left.values())
+
+    def table(self) -> pa.Table:
+        return pa.concat_tables([self.earlier, _to_table(tuple(self.newest.values()))])
+
+    def records(self) -> list[EndedJobRun]:
+        return [*_from_table(self.earlier), *self.newest.values()]
+
+
+HistoryLog = DurableLog[DayState, HistoryAction]
+
+
+def apply(state: DayState, action: HistoryAction) -> DayState:
+    """The state after one more action. Raises `Corrupt` if the action cannot follow."""
+    if state.is_closed:
+        raise Corrupt(f"{action.action} follows the end of the day")
+    if isinstance(action, DayClosed):
+        return replace(state, is_closed=True)
+    added = {each.job_run_id: each for each in state.without(action.job_runs)}
+    if len(added) < len(action.job_runs):
+        twice = sorted({each.job_run_id for each in action.job_runs} - added.keys())
+        raise Corrupt(f"job runs are recorded twice: {', '.join(twice)}")
+    after = replace(state, newest=MappingProxyType({**state.newest, **added}))
+    return after if len(after.newest) < NEWEST_MAX else DayState(after.table())
+
+
+def _checkpoint_of(state: DayState) -> pa.Table:
+    return state.table().replace_schema_metadata({_CLOSED: str(state.is_closed).lower()})
+
+
 def _state_of(table: pa.Table) -> DayState:
-    job_runs = {each.job_run_id: each for each in _from_table(table)}
-    return DayState(MappingProxyType(job_runs), (table.schema.metadata or {}).get(_CLOSED) == b"true")
+    is_closed = (table.schema.metadata or {}).get(_CLOSED) == b"true"
+    found = table.replace_schema_metadata(None)
+    as_now = DayState().earlier.schema
+    return DayState(found if found.schema == as_now else _to_table(_from_table(found)), is_closed=is_closed)
 
 
 HISTORY_LOG: LogFormat[DayState, HistoryAction] = LogFormat(
@@ -217,10 +248,7 @@ HISTORY_LOG: LogFormat[DayState, HistoryAction] = LogFormat(
     action_type=TypeAdapter(HistoryAction),
     initial=DayState(),
     apply=apply,
-    checkpoint=WholeCheckpoint(
-        lambda state: _to_table(list(state.job_runs.values()), is_closed=state.is_closed),
-        _state_of,
-    ),
+    checkpoint=WholeCheckpoint(_checkpoint_of, _state_of),
     checkpoint_entries=CHECKPOINT_ENTRIES,
     keeps_entries=False,
 )
@@ -280,13 +308,12 @@ class History:
         """Records on this day. Returns the job runs that were not recorded, since the day is closed."""
 
         def decide(before: LogState[DayState]) -> Sequence[HistoryAction]:
-            missing = tuple(each for each in job_runs if each.job_run_id not in before.state.job_runs)
-            return [JobRunsRecorded(job_runs=missing)] if missing and not before.state.is_closed else []
+            missing = [] if before.state.is_closed else before.state.without(job_runs)
+            return [JobRunsRecorded(job_runs=tuple(missing))] if missing else []
 
         # What is recorded stays recorded, and a closed day stays closed: the last fold read is as good as the newest.
         log = self._log(day)
-        after = log.append(decide, log.newest if log.newest.entry_number else None).after.state
-        return [each for each in job_runs if each.job_run_id not in after.job_runs]
+        return log.append(decide, log.newest if log.newest.entry_number else None).after.state.without(job_runs)
 
     def close(self, day: str) -> None:
         """Closes the day: it never changes again, and has a file. Idempotent."""
@@ -295,9 +322,9 @@ class History:
             return [] if before.state.is_closed else [DayClosed()]
 
         after = self._log(day).append(decide).after.state
-        rows = sorted(after.job_runs.values(), key=lambda each: (each.ended_at_ms, each.job_run_id))
+        rows = _checkpoint_of(after).sort_by([("ended_at_ms", "ascending"), ("job_run_id", "ascending")])
         sink = pa.BufferOutputStream()
-        pq.write_table(_to_table(rows, is_closed=True), sink, compression="zstd", write_page_checksum=True)
+        pq.write_table(rows, sink, compression="zstd", write_page_checksum=True)
         self._store.put_if_absent(HistoryFile(day).key, sink.getvalue().to_pybytes())
 
     def mark_cleaned(self, day: str, kept: tuple[str, ...]) -> None:
@@ -345,7 +372,7 @@ class History:
         rows = self._read_file(day) if has_file else None
         if rows is None:
             try:
-                rows = list(self._log(day).load().state.job_runs.values())
+                rows = self._log(day).load().state.records()
             except (Corrupt, Outdated) as error:
                 return RecordedDay(day, (), str(error))
         rows.sort(key=lambda each: (each.ended_at_ms, each.job_run_id), reverse=True)

@@ -17,7 +17,7 @@ from compactor.sessions.keys import JobRunFolder
 from compactor.storage.object_store import ObjectStore
 from dispatcher.operations.status import UNREADABLE, view_all, view_open
 from dispatcher.outbox.event_publisher import publish_to_the_end
-from dispatcher.records.history import EndedJobRun, History, day_of
+from dispatcher.records.history import NEWEST_MAX, EndedJobRun, History, day_of
 from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.keys import HistoryDayLog, HistoryFile
@@ -207,6 +207,20 @@ def test_more_job_runs_than_an_entry_takes_are_recorded_in_several(history: Hist
     history.record(ended(number) for number in range(1_001))
     assert len(recorded(history)[TODAY]) == 1_001
     assert store.count("put_if_absent", "history/") == 3
+
+
+def test_records_of_a_busy_day_are_recorded_once_and_read_whole_also_as_columns(
+    history: History, store: FaultyStore, clock: ManualClock
+) -> None:
+    every = [ended(number, START_MS + number) for number in range(2 * NEWEST_MAX + 5)]
+    for start in range(0, len(every), 100):
+        history.record(every[max(start - 150, 0) : start + 100])  # most of them again
+    history.record([every[0], every[NEWEST_MAX], every[-1]])
+    for reader in (history, History(store, clock)):
+        (day,) = reader.read()
+        assert list(day.job_runs) == every[::-1]
+    history.close(TODAY)
+    assert list(History(store, clock).job_runs_of(TODAY)) == every[::-1]
 
 
 # --------------------------------------------------------------------------------------------- who records, and when
