@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from compactor.catalog.properties import ROWS_PER_COMPACTED_FILE
 from compactor.catalog.tables import DeltaCatalog
 from compactor.model.clock import SystemClock
 from compactor.model.counts import SortKey
@@ -16,7 +17,6 @@ from compactor.model.names import NOT_WRITTEN, ContentType, SortOrder
 from compactor.planning.spec import (
     DEFAULT_SORT_KEYS,
     PAGE_CHECK_SHARE,
-    ROWS_PER_COMPACTED_FILE,
     ROWS_PER_PRIMARY_KEY_INDEX_FILE,
     JobRunResult,
     JobRunSpec,

@@ -32,6 +32,11 @@ from compactor.schemas.open_types import OpenTable, reasons_against
 from compactor.storage.location import is_remote, lies_below
 from compactor.tabular import infer_content_type
 
+ROWS_PER_COMPACTED_FILE = 4_000_000
+
+BYTES_PER_COMPACTED_FILE = 512 * 1024 * 1024
+"""Where the table has no property: 4,000,000 rows of 134 bytes. Readers open few files, and a rewrite stays small."""
+
 GRACE_SECONDS = 7 * 24 * 3600
 """Longer than any attempt, and long enough to notice a wrong compaction and to read the table as it was before."""
 

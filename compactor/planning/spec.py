@@ -15,6 +15,7 @@ from pydantic import Field
 
 from compactor.catalog.actions import RoundCommitted
 from compactor.catalog.key_columns import check_given_key_names, check_key_names
+from compactor.catalog.properties import ROWS_PER_COMPACTED_FILE
 from compactor.model.counts import RowTotals, SortKey
 from compactor.model.document import Document
 from compactor.model.errors import ErrorKind, Invalid
@@ -23,7 +24,6 @@ from compactor.planning.cluster_plan import ClusterPlan, ClusterUse, Cost
 from compactor.planning.store_use import StoreUse
 from compactor.storage.location import StoreLocation
 
-ROWS_PER_COMPACTED_FILE = 4_000_000
 ROWS_PER_PRIMARY_KEY_INDEX_FILE = 38_000_000
 PAGE_CHECK_SHARE = 1 / 64
 HASH_BUCKET_COUNT_MAX = 1_000_000

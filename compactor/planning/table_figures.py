@@ -6,14 +6,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from compactor.catalog.actions import DeltaAdded
-from compactor.catalog.properties import TableProperties
+from compactor.catalog.properties import BYTES_PER_COMPACTED_FILE, ROWS_PER_COMPACTED_FILE, TableProperties
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import Table
 from compactor.model.names import PartitionValues
 from compactor.planning.small_files import MergeLimits
-from compactor.planning.spec import ROWS_PER_COMPACTED_FILE
 from compactor.planning.stream_figures import StreamFigures, figures_of, pending_deltas
-from compactor.planning.table_terms import BYTES_PER_COMPACTED_FILE
 from compactor.storage.concurrently import run_concurrently
 
 

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from compactor.catalog.properties import TableProperties, TableState
+from compactor.catalog.properties import BYTES_PER_COMPACTED_FILE, TableProperties, TableState
 from compactor.catalog.tables import Table
 from compactor.model.counts import SortKey
 from compactor.model.errors import Invalid
 from compactor.planning.spec import DEFAULT_SORT_KEYS, JobRunSpec
-
-BYTES_PER_COMPACTED_FILE = 512 * 1024 * 1024
-"""Where the table has no property: 4,000,000 rows of 134 bytes. Readers open few files, and a rewrite stays small."""
 
 
 def complete_by_table(run: JobRunSpec, given: Collection[str], table: Table) -> JobRunSpec:

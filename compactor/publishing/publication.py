@@ -18,8 +18,6 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, LithifyError
 from compactor.model.names import OpenFormat, counted, render_partition
 from compactor.publishing.changes import LiveFile, changes, live_files
-from compactor.publishing.delta import DeltaPublisher
-from compactor.publishing.delta_bounds import DeltaBounds
 from compactor.publishing.delta_schema import left_out
 from compactor.publishing.glue import GluePointer, GlueService
 from compactor.publishing.keys import IcebergFolder
@@ -69,6 +67,8 @@ def publishers_of(store: ObjectStore, table: Table, clock: Clock) -> tuple[Table
 def _publisher(format_: OpenFormat, store: ObjectStore, table: Table, clock: Clock) -> TablePublisher:
     match format_:
         case OpenFormat.DELTA:
+            from compactor.publishing.delta import DeltaPublisher  # only a published table loads a format
+
             private = table.properties.private_columns
             return DeltaPublisher(store, table.table_id, table.partition_keys, clock, private)
         case OpenFormat.ICEBERG:
@@ -239,6 +239,8 @@ class PublishedFiles:
 
 def published_files(store: ObjectStore, table_id: str, clock: Clock, since_ms: int) -> PublishedFiles:
     """The published files, also of a table that is no longer published: they stay readable until they are deleted."""
+    from compactor.publishing.delta import DeltaPublisher
+
     delta = DeltaPublisher(store, table_id, (), clock)
     paths = delta.paths_since(since_ms)
     entries = {name: (entry, entry) for name, entry in delta.state().entries.items()}
@@ -255,6 +257,8 @@ def published_files(store: ObjectStore, table_id: str, clock: Clock, since_ms: i
 
 def published_bounds(store: ObjectStore, table: Table, clock: Clock) -> tuple[PublishedBounds, ...]:
     """The published metadata of each format, also of a table that is no longer published."""
+    from compactor.publishing.delta_bounds import DeltaBounds
+
     table_id = table.table_id
     found: list[PublishedBounds] = [DeltaBounds(store, table_id, clock)]
     if any(True for _ in store.list(f"{IcebergFolder(table_id).key}/")):

@@ -8,11 +8,11 @@ import typer
 from rich.console import Console
 
 from compactor import compact
+from compactor.catalog.properties import ROWS_PER_COMPACTED_FILE
 from compactor.log_context import be_verbose
 from compactor.model.errors import Invalid, LithifyError
 from compactor.model.names import ContentType, SortOrder
 from compactor.planning.spec import (
-    ROWS_PER_COMPACTED_FILE,
     ROWS_PER_PRIMARY_KEY_INDEX_FILE,
     JobRunResult,
     SessionResult,

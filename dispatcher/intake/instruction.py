@@ -19,6 +19,7 @@ from typing import Annotated, Literal, NoReturn, TypeVar
 from pydantic import AfterValidator, Field, JsonValue, ValidationError
 from pydantic_core import ErrorDetails
 
+from compactor.catalog.properties import ROWS_PER_COMPACTED_FILE
 from compactor.model.counts import SortKey
 from compactor.model.document import Document
 from compactor.model.errors import Invalid
@@ -33,7 +34,6 @@ from compactor.model.names import (
 from compactor.planning.spec import (
     HASH_BUCKET_COUNT_MAX,
     PAGE_CHECK_SHARE,
-    ROWS_PER_COMPACTED_FILE,
     ROWS_PER_PRIMARY_KEY_INDEX_FILE,
     JobRunOperation,
     JobRunSpec,

@@ -10,13 +10,14 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from compactor.model.clock import Clock
 from compactor.model.errors import ErrorKind
-from dispatcher.records.job_run_log import JobRunState
-from dispatcher.records.outcome import seconds_late
-from launcher.outcomes import SessionEnd, Succeeded
+
+if TYPE_CHECKING:  # who lists tables loads no job run
+    from dispatcher.records.job_run_log import JobRunState
+    from launcher.outcomes import SessionEnd
 
 Unit = Literal["seconds", "bytes", "count", "usd"]
 
@@ -111,7 +112,7 @@ class Metrics:
         self._add(SESSIONS_ENDED, 1, end=end.end)
         if attempts:
             self._observe(SESSION_ATTEMPTS, attempts)
-        if not isinstance(end, Succeeded):
+        if end.end != "succeeded":
             return
         result = end.result
         for kind, rows in (
@@ -139,6 +140,8 @@ class Metrics:
 
     def job_run_ended(self, state: JobRunState) -> None:
         """Once for each job run that this dispatcher concluded."""
+        from dispatcher.records.outcome import seconds_late  # only a dispatcher's counts need job runs
+
         if state.ended is None:
             return
         self._add(JOB_RUNS_ENDED, 1, status=state.ended.outcome.status)

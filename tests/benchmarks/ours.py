@@ -11,11 +11,12 @@ import pyarrow.parquet as pq
 
 from compactor import DeltaCatalog, compact
 from compactor.catalog.actions import RoundCommitted
+from compactor.catalog.properties import ROWS_PER_COMPACTED_FILE
 from compactor.catalog.tables import PartitionStream
 from compactor.engine.protocol import Engine
 from compactor.lake import Table
 from compactor.model.names import PARTITION_STREAM_POSITION
-from compactor.planning.spec import ROWS_PER_COMPACTED_FILE, SessionResult
+from compactor.planning.spec import SessionResult
 from tests.benchmarks.contestant import Answer, Task
 from tests.benchmarks.data import KEY, SORT
 

@@ -18,9 +18,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compactor import DeltaCatalog, compact
+from compactor.catalog.properties import ROWS_PER_COMPACTED_FILE
 from compactor.model.errors import Invalid
 from compactor.model.names import Operation
-from compactor.planning.spec import ROWS_PER_COMPACTED_FILE, JobRunResult
+from compactor.planning.spec import JobRunResult
 from tests.builders import TABLE_ID, CompactedSide, audit, multiset
 from tests.oracle import OracleDelta, surviving_rows
 

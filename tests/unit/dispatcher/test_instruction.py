@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compactor.catalog.properties import ROWS_PER_COMPACTED_FILE
 from compactor.model.errors import Invalid
 from compactor.model.names import SortOrder
 from compactor.planning.spec import (
     DEFAULT_SORT_KEYS,
-    ROWS_PER_COMPACTED_FILE,
     ROWS_PER_PRIMARY_KEY_INDEX_FILE,
 )
 from compactor.storage.location import StoreLocation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from compactor.catalog.properties import BYTES_PER_COMPACTED_FILE
 from compactor.catalog.tables import DeltaCatalog
 from compactor.model.counts import SortKey
 from compactor.model.errors import Invalid
@@ -12,7 +13,7 @@ from compactor.model.names import ContentType, Operation, SortOrder
 from compactor.planning.round_plan import DeltaFileRef
 from compactor.planning.rounds import rows_per_file
 from compactor.planning.spec import DEFAULT_SORT_KEYS, JobRunSpec
-from compactor.planning.table_terms import BYTES_PER_COMPACTED_FILE, complete_by_table
+from compactor.planning.table_terms import complete_by_table
 from compactor.storage.location import StoreLocation
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
