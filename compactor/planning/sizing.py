@@ -48,6 +48,13 @@ TARGET_MEMORY_SHARE = 0.5
 """A new hash bucket count is chosen so that dedupe takes this share of a task's memory (Flash Compactor paper,
 "Compaction sessions")."""
 
+ROWS_PER_HASH_BUCKET_MIN = 25_000
+"""Cores get a hash bucket each only if it has so many rows: fewer are deduplicated in less time than a task and an
+index file cost."""
+
+ROWS_OF_ONLY_HASH_BUCKET_MAX = 1_000_000
+"""An index that began with one hash bucket is rehashed once it has more rows, so that tasks can share them."""
+
 REHASH_MEMORY_SHARE = 0.9
 """An inherited hash bucket count is kept until dedupe would take more than this share (the same section)."""
 
@@ -205,12 +212,14 @@ def dedupe_bytes_per_row(sort_values_bytes: int) -> int:
 
 
 def hash_buckets_for(rows: int, resources: Resources, sort_values_bytes: int) -> int:
-    """The bucket count with which one bucket takes about half of a task's memory; at least one bucket per core.
+    """The bucket count with which one bucket takes about half of a task's memory; at least one bucket per core, unless
+    they would be too small for a task and a file each.
 
-    Worked: 375 million rows at 128 bytes; half of 8 GiB holds 33.5 million of them: 12 buckets.
+    Worked: 375 million rows at 128 bytes; half of 8 GiB holds 33.5 million of them: 12 buckets. 1,000 rows: 1 bucket.
     """
     per_bucket = int(resources.task_memory_bytes * TARGET_MEMORY_SHARE / dedupe_bytes_per_row(sort_values_bytes))
-    return max(recommended_hash_buckets(rows, per_bucket), resources.tasks, resources.hash_buckets_min)
+    side_by_side = min(max(resources.tasks, resources.hash_buckets_min), -(-rows // ROWS_PER_HASH_BUCKET_MIN))
+    return max(recommended_hash_buckets(rows, per_bucket), side_by_side)
 
 
 def recommended_hash_buckets(rows: int, rows_per_bucket: int) -> int:
@@ -592,6 +601,8 @@ def _choose_hash_bucket_count(size: SessionSize, resources: Resources, requested
     if inherited is None or size.only_rehash:
         return wanted, f"one takes at most {TARGET_MEMORY_SHARE:.0%} of a task's memory"
     share = memory_share(rows, inherited, resources, size.sort_values_bytes)
+    if inherited == 1 < wanted and rows > ROWS_OF_ONLY_HASH_BUCKET_MAX:
+        return wanted, f"the inherited one has {rows:,} rows, which several tasks share after a rehash"
     if share <= REHASH_MEMORY_SHARE:
         return inherited, "inherited from the index"
     return (

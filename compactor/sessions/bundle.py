@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import TracebackType
 from typing import Self
 
@@ -27,7 +27,7 @@ from compactor.catalog.tables import DeltaCatalog
 from compactor.engine.in_process import InProcessEngine
 from compactor.engine.protocol import TaskRunner, sentence_of
 from compactor.log.durable_log import DurableLog
-from compactor.model.background import BackgroundLoop
+from compactor.model.background import BackgroundLoop, SharedLoop
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.document import Document
 from compactor.model.errors import ErrorKind, Fenced, LithifyError, kind_of
@@ -207,7 +207,17 @@ class _BundleHeartbeat:
 
 
 def _journal(member: BundleMember, state: ObjectStore, clock: Clock, on_heartbeat: HeartbeatListener) -> SessionJournal:
-    return SessionJournal(state, _folder(member), member.attempt, clock, on_heartbeat=on_heartbeat, is_brief=True)
+    # A store that does not answer may hold up the heartbeats of one member, not of all.
+    beats = None if state.location.is_remote else _heartbeats()
+    return SessionJournal(
+        state, _folder(member), member.attempt, clock, on_heartbeat=on_heartbeat, is_brief=True, beats=beats
+    )
+
+
+@cache
+def _heartbeats() -> SharedLoop:
+    """For all members that this process ever runs: starting a thread takes as long as a small session's commit."""
+    return SharedLoop("heartbeats", POLL_SECONDS).__enter__()
 
 
 def _write_end(member: BundleMember, error: LithifyError, state: ObjectStore, clock: Clock) -> UnloggedEnd | None:

@@ -38,6 +38,7 @@ class LocalStore:
             raise Invalid(f"{location.root_uri!r} is no local folder: write file:///path/to/lake")
         self._location = location
         self._root = Path(location.root_uri.removeprefix("file://"))
+        self._above_keys = f"{self._root}/"
         self._secret_prefixes = secret_prefixes
         self._write_numbers = itertools.count()
 
@@ -49,9 +50,10 @@ class LocalStore:
         path = self._path(key)
         with _translated(path):
             # This saves most losers of a race a write to disk; the link below decides.
-            if path.exists():
+            if os.path.exists(path):
                 return False
-            unsynced = make_folder(path.parent)
+            folder = path.rpartition("/")[0]
+            unsynced = make_folder(folder)
             written = self._write_temp_file(key, body)
             try:
                 fsync_folders(unsynced)
@@ -66,27 +68,29 @@ class LocalStore:
                     ) from error
                 raise
             finally:
-                written.unlink(missing_ok=True)
-            fsync_folders([path.parent])
+                _unlink(written)
+            fsync_folders([folder])
             return True
 
     def overwrite(self, key: str, body: bytes) -> None:
         path = self._path(key)
         with _translated(path):
-            unsynced = make_folder(path.parent)
+            folder = path.rpartition("/")[0]
+            unsynced = make_folder(folder)
             written = self._write_temp_file(key, body)
             try:
                 fsync_folders(unsynced)
-                written.replace(path)
+                os.replace(written, path)
             finally:
-                written.unlink(missing_ok=True)
-            fsync_folders([path.parent])
+                _unlink(written)
+            fsync_folders([folder])
 
     def read(self, key: str) -> bytes | None:
         path = self._path(key)
         with _translated(path):
             try:
-                return path.read_bytes()
+                with open(path, "rb", buffering=0) as file:
+                    return file.readall()
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return None
 
@@ -94,7 +98,7 @@ class LocalStore:
         path = self._path(key)
         with _translated(path):
             try:
-                with path.open("rb") as file:
+                with open(path, "rb") as file:
                     file.seek(start)
                     return file.read(length)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
@@ -123,11 +127,8 @@ class LocalStore:
 
     def delete(self, key: str) -> None:
         path = self._path(key)
-        with _translated(path):
-            try:
-                path.unlink(missing_ok=True)
-            except (NotADirectoryError, IsADirectoryError):
-                return
+        with _translated(path), suppress(NotADirectoryError, IsADirectoryError):
+            Path(path).unlink(missing_ok=True)
 
     def delete_many(self, keys: Sequence[str]) -> dict[str, str]:
         for key in keys:
@@ -151,15 +152,15 @@ class LocalStore:
                         yield UnfinishedWrite(f"{WRITING_FOLDER}/{name}", status.st_size, modified_at_ms)
 
     def give_up(self, write: UnfinishedWrite) -> None:
-        path = self._root / WRITING_FOLDER / Path(write.name).name
+        path = f"{self._above_keys}{WRITING_FOLDER}/{Path(write.name).name}"
         with _translated(path):
-            path.unlink(missing_ok=True)
+            _unlink(path)
 
-    def _path(self, key: str) -> Path:
+    def _path(self, key: str) -> str:
         check_key(key)
         if key.split("/", 1)[0] == WRITING_FOLDER:
             raise Invalid(f"the key {key!r} lies in {WRITING_FOLDER}/, which is reserved for the store")
-        return self._root / key
+        return self._above_keys + key
 
     def _refuse_links_to(self, folder: Path) -> None:
         for path in (folder, *folder.parents):
@@ -171,45 +172,56 @@ class LocalStore:
                     "in the place of the link"
                 )
 
-    def _write_temp_file(self, key: str, body: bytes) -> Path:
+    def _write_temp_file(self, key: str, body: bytes) -> str:
         """Writes and fsyncs the body to a temporary file. A secret may be read by its writer's user only."""
         mode = 0o600 if key.startswith(self._secret_prefixes) else 0o666
-        folder = self._root / WRITING_FOLDER
+        folder = self._above_keys + WRITING_FOLDER
         # Process and thread make the name unique among the live ones of this machine; the exclusive open skips names
         # left by a crashed process, or by one on another machine.
         while True:
-            path = folder / f"{os.getpid()}-{threading.get_ident()}-{next(self._write_numbers)}"
+            path = f"{folder}/{os.getpid()}-{threading.get_ident()}-{next(self._write_numbers)}"
             try:
                 descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
                 break
             except FileExistsError:
                 continue
             except FileNotFoundError:
-                folder.mkdir(parents=True, exist_ok=True)
+                os.makedirs(folder, exist_ok=True)
         try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(body)
-                file.flush()
-                os.fsync(file.fileno())
+            with open(descriptor, "wb", buffering=0) as file:
+                rest = memoryview(body)
+                while rest:
+                    rest = rest[file.write(rest) :]
+                os.fsync(descriptor)
         except BaseException:
             # Whatever ended the write: else a full disk would keep the part of each body that was written.
-            path.unlink(missing_ok=True)
+            _unlink(path)
             raise
         return path
 
 
-def make_folder(folder: Path) -> list[Path]:
+def make_folder(folder: str) -> list[str]:
     """Creates a folder and its parents. Returns those in which a name is new, which `fsync_folders` makes durable: it
     waits least after a file that was created later has been fsynced, since the file system then has written both.
     """
-    if folder.is_dir():
+    if os.path.isdir(folder):
         return []
-    above = make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    return [*above, folder.parent]
+    parent = folder.rpartition("/")[0] or "/"
+    above = make_folder(parent)
+    try:
+        os.mkdir(folder)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise
+    return [*above, parent]
 
 
-def fsync_folders(folders: Iterable[Path]) -> None:
+def _unlink(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def fsync_folders(folders: Iterable[str]) -> None:
     """Names given in these folders survive a power failure."""
     for folder in folders:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -282,7 +294,7 @@ def _walk(folder: Path, folder_key: str, prefix: str, start_after: str | None) -
 
 
 @contextmanager
-def _translated(path: Path) -> Iterator[None]:
+def _translated(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -12,7 +12,6 @@ import itertools
 import os
 import re
 from contextlib import suppress
-from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
@@ -103,7 +102,7 @@ class OutputFile:
             from compactor.storage.aws.upload import S3Upload  # only a file on S3 loads boto3
 
             return cls(S3Upload.open(location, uri), gzipped=uri.endswith(".gz"))
-        return cls(_LocalFile(Path(path)), gzipped=uri.endswith(".gz"))
+        return cls(_LocalFile(path), gzipped=uri.endswith(".gz"))
 
     def close(self) -> int:
         """Ends the writing; returns the size in bytes. Only `finish` makes the file visible."""
@@ -124,19 +123,20 @@ class OutputFile:
 
 
 class _LocalFile(GrowingFile):
-    def __init__(self, path: Path) -> None:
-        self._unsynced = make_folder(path.parent)
+    def __init__(self, path: str) -> None:
+        self._folder, _, name = path.rpartition("/")
+        self._unsynced = make_folder(self._folder)
         self._path = path
-        self._temporary = path.parent / f".{path.name[:200]}.{os.getpid()}-{next(_temporary_numbers)}.partial"
-        super().__init__(str(self._temporary))
+        self._temporary = f"{self._folder}/.{name[:200]}.{os.getpid()}-{next(_temporary_numbers)}.partial"
+        super().__init__(self._temporary)
 
     def finish(self) -> int:
         self.flush_to_disk()
-        self._temporary.replace(self._path)
-        fsync_folders([self._path.parent, *self._unsynced])
+        os.replace(self._temporary, self._path)
+        fsync_folders([self._folder, *self._unsynced])
         return self.tell()
 
     def discard(self) -> None:
         self.close_descriptor()
         with suppress(OSError):
-            self._temporary.unlink(missing_ok=True)
+            os.unlink(self._temporary)

@@ -63,7 +63,7 @@ def rehash_plan(lake: Lake, hash_buckets: int | None) -> SessionPlan:
 
 @pytest.mark.parametrize(
     ("asked", "becomes", "session_plans"),
-    [(5, 5, True), (None, 2, False)],
+    [(5, 5, True), (None, 1, False)],
     ids=["asked for and announced", "what fits"],
 )
 def test_a_rehash_that_is_killed_at_any_write_is_ended_by_the_next_attempt(

@@ -260,7 +260,7 @@ def test_a_rehash_is_planned_alone_priced_and_without_the_deltas_that_have_come(
     assert untouched["nothing_to_do"], "it has no index"
     fitting = planned(command, lake, *ON_SPARK, "--cores", "3", operation="rehash", partitions=ONE_DAY)["sessions"][0]
     assert fitting["arithmetic"][0].startswith("the index is rehashed from 7 to as many hash buckets as take half of a")
-    assert fitting["hash_bucket_count"] == 3
+    assert fitting["hash_bucket_count"] == 1
     on_emr = planned(command, lake, "--cluster", "emr", operation="rehash", partitions=ONE_DAY)
     assert on_emr["total"]["expected_usd"] > 0
     same = planned(command, lake, operation="rehash", hash_bucket_count=7)
@@ -269,7 +269,7 @@ def test_a_rehash_is_planned_alone_priced_and_without_the_deltas_that_have_come(
 
 def test_a_rehash_to_what_the_index_has_is_nothing_to_do(command: Command, lake: Path) -> None:
     options = (*ON_SPARK, "--cores", "3")
-    compact(TABLE, {"id"}, delta_catalog_client=DeltaCatalog.open(lake), hash_bucket_count=3, engine=InProcessEngine())
+    compact(TABLE, {"id"}, delta_catalog_client=DeltaCatalog.open(lake), hash_bucket_count=1, engine=InProcessEngine())
     assert planned(command, lake, *options, operation="rehash", partitions=ONE_DAY)["total"]["nothing_to_do"] == 1
 
 

@@ -256,13 +256,13 @@ def test_an_attempt_without_enough_memory_is_followed_by_one_with_more_buckets_a
     desk.run()
     assert desk.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
     plans = [plan_of(desk, job_run_id, attempt) for attempt in (1, 2, 3)]
-    assert [plan.hash_bucket_count for plan in plans] == [2, 4, 8]
+    assert [plan.hash_bucket_count for plan in plans] == [1, 2, 4]
     assert [plan.max_rows_per_round for plan in plans][1:] == [4, 2]
     assert [plan.task_memory_bytes for plan in plans] == [1 << 30, 1 << 29, 1 << 28]
     planned = [event.data for event in desk.sink.events if isinstance(event.data, SessionPlannedEvent)]
     assert [data.attempt for data in planned] == [1, 2, 3]
     assert planned[2].changes == (
-        "8 hash buckets instead of 4",
+        "4 hash buckets instead of 2",
         "2 delta rows in a round instead of 4",
         "268,435,456 bytes of memory for a task instead of 536,870,912",
     )
@@ -276,7 +276,7 @@ def test_an_attempt_that_failed_otherwise_in_between_makes_no_plan_smaller(tmp_p
     desk.append([{"id": 1}, {"id": 2}])
     job_run_id = desk.accept()
     desk.run()
-    assert [plan_of(desk, job_run_id, attempt).hash_bucket_count for attempt in (1, 2, 3, 4)] == [2, 4, 4, 4]
+    assert [plan_of(desk, job_run_id, attempt).hash_bucket_count for attempt in (1, 2, 3, 4)] == [1, 2, 2, 2]
     desk.close()
 
 

@@ -18,6 +18,8 @@ from compactor.planning.sizing import (
     DRIVER_MEMORY_SHARE,
     FILES_PER_ROUND_MIN,
     REHASH_MEMORY_SHARE,
+    ROWS_OF_ONLY_HASH_BUCKET_MAX,
+    ROWS_PER_HASH_BUCKET_MIN,
     SCRATCH_SHARE,
     SPARE_SCRATCH_SHARE,
     TARGET_MEMORY_SHARE,
@@ -73,8 +75,16 @@ def test_a_bucket_takes_about_half_of_a_task_s_memory() -> None:
     assert memory_share(375_000_000, buckets - 1, EIGHT_CORES, 0) > TARGET_MEMORY_SHARE
 
 
-def test_there_is_at_least_one_bucket_per_core() -> None:
-    assert hash_buckets_for(1, EIGHT_CORES, 0) == 8
+def test_each_core_has_a_bucket_if_it_has_rows_enough() -> None:
+    rows = [1, ROWS_PER_HASH_BUCKET_MIN, ROWS_PER_HASH_BUCKET_MIN + 1, 10_000_000]
+    assert [hash_buckets_for(each, EIGHT_CORES, 0) for each in rows] == [1, 1, 2, 8]
+
+
+def test_an_index_that_began_with_one_bucket_is_rehashed_once_tasks_can_share_it() -> None:
+    grown = size(index_rows=ROWS_OF_ONLY_HASH_BUCKET_MAX, inherited=1)
+    assert size_session(replace(grown, delta_rows=0), EIGHT_CORES, None, None).hash_bucket_count == 1
+    assert size_session(replace(grown, delta_rows=1), EIGHT_CORES, None, None).hash_bucket_count == 8
+    assert size_session(replace(grown, delta_rows=1), replace(EIGHT_CORES, tasks=1), None, None).hash_bucket_count == 1
 
 
 @given(sizes, resources)
@@ -94,11 +104,11 @@ def test_an_inherited_bucket_count_is_kept_until_it_would_take_more_than_nine_te
     chosen = size_session(size, resources, None, None).hash_bucket_count
     if inherited is None:
         return
-    share = memory_share(size.index_rows + size.delta_rows, inherited, resources, size.sort_values_bytes)
-    if share <= REHASH_MEMORY_SHARE:
-        assert chosen == inherited
+    rows = size.index_rows + size.delta_rows
+    is_only_one_for_many = inherited == 1 and rows > ROWS_OF_ONLY_HASH_BUCKET_MAX
+    if memory_share(rows, inherited, resources, size.sort_values_bytes) <= REHASH_MEMORY_SHARE:
+        assert chosen == inherited or is_only_one_for_many
     else:
-        rows = size.index_rows + size.delta_rows
         assert memory_share(rows, chosen, resources, size.sort_values_bytes) <= TARGET_MEMORY_SHARE + 1e-9
 
 
