@@ -208,19 +208,18 @@ class TableAppends:
         for each in arrivals:
             stream = self._table.stream(each.partition)
             waiting.setdefault(stream.folder, (stream, []))[1].append(each)
-        superseded: list[str] = []
+        superseded: dict[StreamFolder, list[str]] = {}
         for _ in range(len(arrivals) + 1):  # each time something of a stream is there that was not before
             streams = {folder: stream for folder, (stream, _) in waiting.items()}
             snapshots = self._load_all(streams)
             incoming: list[_Incoming] = []
             for folder, (stream, of_stream) in waiting.items():
-                left, late = left_to_add(snapshots[folder], of_stream)
-                superseded += late
+                left, superseded[folder] = left_to_add(snapshots[folder], of_stream)
                 incoming += [_joint(stream, each, self._clock) for each in join(left)]
             appended = self._append_all(incoming, streams, snapshots)
             waiting = {folder: waiting[folder] for folder, deltas in appended.items() if deltas is None}
             if not waiting:
-                return list(dict.fromkeys(superseded))
+                return [delta_id for late in superseded.values() for delta_id in late]
         raise AssertionError("appends are overtaken, and nothing of them is there")
 
     def _load_all(self, streams: Mapping[StreamFolder, PartitionStream]) -> dict[StreamFolder, StreamSnapshot]:

@@ -424,8 +424,10 @@ class Table:
 
     def append_joined(self, arrivals: Sequence[Arrival]) -> list[str]:
         """Add what has landed and is not there yet, with one log entry for each partition stream: small appends with
-        the same columns become one delta, and each is known again by its own id. Returns the ids of older versions of
-        files of which a later one is there: they are left out. Raises as `append_many`."""
+        the same columns become one delta, and each is known again by its own id. Raises as `append_many`.
+
+        Returns, for each stream, the ids of older versions of files of which it has a later one: they are left out.
+        """
         return self._appends.append_joined(arrivals)
 
     def retract(self, partition: PartitionValues, delta_id: str) -> None:

@@ -53,6 +53,11 @@ class LandedFile:
         return sum(each.rows.num_rows for each in self.arrivals)
 
     @property
+    def delta_ids(self) -> list[str]:
+        """Of each of the streams."""
+        return [each.delta_id for each in self.arrivals]
+
+    @property
     def size_bytes(self) -> int:
         """Of its rows, in memory."""
         return sum(each.rows.nbytes for each in self.arrivals)

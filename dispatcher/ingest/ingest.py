@@ -13,6 +13,7 @@ delta of each stream; and by S3's sequencers a version that comes late is not wr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -307,10 +308,13 @@ def _append(table: Table, landed: list[tuple[LandedFile, Sequence[_Message]]], d
         landed, superseded = [each for each in landed if _is_taken_alone(table, *each)], []
     if superseded:
         _log.info("files_superseded", delta_ids=superseded)
+    late, before = Counter(superseded), len(landed)
+    landed = [each for each in landed if not each[0].arrivals or Counter(each[0].delta_ids) - late]
     quarantined = sum(each.quarantined_rows for each, _ in landed)
     return replace(
         done,
         files=done.files + len(landed),
+        superseded=done.superseded + before - len(landed),
         rows=done.rows + sum(each.rows for each, _ in landed),
         quarantined_rows=done.quarantined_rows + quarantined,
     )

@@ -14,13 +14,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from compactor.catalog.actions import DeltasRetired
+from compactor.catalog.joining import Arrival
 from compactor.catalog.partition_split import Int64s, Partitioning
+from compactor.changes.landing import LandedFile
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.errors import Invalid, Unavailable
+from compactor.model.names import Operation
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
 from dispatcher.ingest.announcements import Announced, parse_announcements
-from dispatcher.ingest.ingest import Ingest, Ingested, IngestSettings, _newest_of_each
+from dispatcher.ingest.ingest import Ingest, Ingested, IngestSettings, _append, _newest_of_each
 from dispatcher.ingest.listing import FIRST_LOOK_SECONDS, LOOK_SECONDS, NOTIFIED_SECONDS, Listing
 from dispatcher.intake.queue import QueueMessage
 from tests.fakes.faulty_store import FaultyStore, Stopped
@@ -389,6 +392,25 @@ def test_of_two_versions_that_are_announced_together_the_later_one_by_its_sequen
     assert all(isinstance(each, Announced) for each in announced)
     newest = _newest_of_each(announced)
     assert newest == [announced[0], announced[2]]
+
+
+def test_an_older_version_that_another_service_has_read_before_is_superseded_when_it_comes_late(
+    landing: Landing,
+) -> None:
+    def version(name: str, sequencer: str, *days: str) -> LandedFile:
+        rows = {day: pa.table({"id": [day], "day": [day], "v": [name]}) for day in days}
+        arrivals = [
+            Arrival({"day": day}, each, Operation.UPSERT, f"s3://shop/1@{name}", name, sequencer)
+            for day, each in rows.items()
+        ]
+        return LandedFile(f"s3://shop/1@{name}", arrivals, 0)
+
+    old, new, older = version("old", "5", "1", "2"), version("new", "6", "2"), version("older", "4", "1", "2")
+    done = _append(landing.stock, [(new, [])], Ingested())
+    done = _append(landing.stock, [(old, [])], done)
+    done = _append(landing.stock, [(older, [])], done)
+    assert (done.files, done.superseded, done.refused) == (2, 1, 0)
+    assert landing.rows(landing.stock) == [("1", "old"), ("2", "new")]
 
 
 def test_a_lake_that_is_away_leaves_the_messages(landing: Landing) -> None:
