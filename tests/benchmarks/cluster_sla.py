@@ -4,8 +4,8 @@ A standalone Spark of two workers in processes of their own, lake and state on S
 instruction after the other, as its users would send them; what counts is the expected SLA of a session's first plan,
 against the time from its launch to its end.
 
-With `--outcomes FILE` the sessions of a table are noted there when its last one has ended, and a later run goes on
-with the next table: `--tables-at-most 1` measures one now.
+With `--outcomes FILE` each session is noted there when it has ended, and a later run goes on with the next table that
+is not noted whole, from its first session: `--tables-at-most 1` measures one now.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def _of_table(table: int, chance: random.Random, scale: float) -> list[ClusterTr
     return found
 
 
-def run_cluster_trials(folder: Path, tables: Sequence[Sequence[ClusterTrial]]) -> Iterator[list[ClusterOutcome]]:
-    """Table by table."""
+def run_cluster_trials(folder: Path, tables: Sequence[Sequence[ClusterTrial]]) -> Iterator[ClusterOutcome]:
+    """Table by table, session by session."""
     with ExitStack() as up:
         up.enter_context(aws_environment())
         s3_url = up.enter_context(seaweedfs_server(folder / "s3"))
@@ -112,7 +112,8 @@ def run_cluster_trials(folder: Path, tables: Sequence[Sequence[ClusterTrial]]) -
             for trials in tables:
                 spark.await_workers(2)
                 table = catalog.create_table(f"SLA.CLUSTER_{trials[0].table}.V1")
-                yield [_run(trial, table, records, mail) for trial in trials]
+                for trial in trials:
+                    yield _run(trial, table, records, mail)
             process.terminate()
 
 
@@ -165,13 +166,12 @@ def run_missing_tables(
     """Runs the tables that no earlier run has noted, and notes them. Returns all that there are of `tables`."""
     found = {} if noted is None else {each.trial: each for each in read_cluster_outcomes(noted)}
     missing = [trials for trials in tables if not all(trial in found for trial in trials)][:at_most]
-    for outcomes in run_cluster_trials(folder, missing) if missing else ():
-        for outcome in outcomes:
-            print(_line(outcome), flush=True)
-            found[outcome.trial] = outcome
+    for outcome in run_cluster_trials(folder, missing) if missing else ():
+        print(_line(outcome), flush=True)
+        found[outcome.trial] = outcome
         if noted is not None:
             with noted.open("a") as file:
-                file.write("".join(json.dumps(asdict(outcome)) + "\n" for outcome in outcomes))
+                file.write(json.dumps(asdict(outcome)) + "\n")
     return [found[trial] for trials in tables for trial in trials if trial in found]
 
 
