@@ -78,6 +78,7 @@ _QUESTIONS = (
     ("How long until a session has begun?", "Start-up"),
     ("How fast is the page, and what does it cost the store?", "The page"),
     ("Are predictions of time and money right?", "Expected SLA and cost, before and after"),
+    ("Are they right on a cluster?", "Expected SLA on a cluster"),
     ("What if something is killed?", "Killed, and gone on"),
 )
 """What readers come for, and the section that answers it."""
