@@ -91,7 +91,9 @@ def changes_of_debezium(
 
 def _runs(body: bytes, source_name: str) -> Iterator[_Run]:
     """Tombstones (`null`) and empty lines are left out: the delete before a tombstone says which row is gone."""
-    lines = [b"" if _is_wrapped_tombstone(line) else line for line in lines_of(body, source_name)]
+    lines = lines_of(body, source_name)
+    if b'"payload"' in body:
+        lines = [b"" if _is_wrapped_tombstone(line) else line for line in lines]
     held: list[bytes] = []
     first, prefix, schema = 0, None, None
     for number, stripped in enumerate(lines):

@@ -162,7 +162,10 @@ def _types_meant(
     for field in (each for row in rows.values() for each in row):
         columns[field.name] = promote_json(columns.get(field.name, field.type), field.type) or field.type
     for name, row in rows.items():
-        kinds[name] = pa.struct([(each.name, columns[each.name]) for each in row])
+        # Null is as good as any type, and not worth a second reading.
+        kinds[name] = pa.struct(
+            [(each.name, each.type if pa.types.is_null(each.type) else columns[each.name]) for each in row]
+        )
     return pa.schema(list(kinds.items()))
 
 
