@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +30,7 @@ from compactor.index.page_sums import FOOTER_BYTES, PageSums, footer_span
 from compactor.index.paged_file import KEPT_BYTES_MAX, KeptFiles, PagedFile
 from compactor.index.remote_search import RowsInRun, expected_rows
 from compactor.index.shared_pages import SharedPages
-from compactor.kernels.digest_sort import digest_order
+from compactor.kernels.digest_sort import side_by_side, sort_by_digest
 from compactor.kernels.hash_bucket import hash_buckets
 from compactor.kernels.sha1 import Digests
 from compactor.kernels.sort_values import SortColumn
@@ -44,6 +43,8 @@ from compactor.storage.ranges import RangeReader, Span
 from compactor.storage.sending import Sending
 from compactor.tabular.filesystems import local_path, reading, writing
 from compactor.tabular.output_file import OutputFile
+
+_FILE_NUMBER_BYTES = np.dtype(np.int32).itemsize
 
 _DIGESTS_SAMPLED = 64
 """Digests that are read of a file: enough to tell two buckets apart, without reading the whole file."""
@@ -74,7 +75,11 @@ def write_bucket(
     sending: Sending,
 ) -> tuple[IndexFile, ...]:
     """Writes a bucket's rows, already sorted by digest, into as many files as needed; none for no rows. Files on an
-    object store may still be on their way."""
+    object store may still be on their way.
+
+    The rows' digests are turned into the files' byte order where they lie, so that they are not in memory twice:
+    afterwards the rows are of no use.
+    """
     written = []
     for part, start in enumerate(range(0, len(rows), target.rows_per_file)):
         piece = rows.slice(start, min(start + target.rows_per_file, len(rows)))
@@ -189,19 +194,37 @@ def _rows_in_runs(files: Sequence[IndexFile]) -> list[RowsInRun]:
     return [RowsInRun(rows_before, run_rows[file.run]) for rows_before, file in zip(before, files, strict=True)]
 
 
-def overlay(pieces: Sequence[IndexRows]) -> tuple[IndexRows, npt.NDArray[np.int64]]:
-    """Merges pieces, newest first and at least one: sorted by digest, the newest row of each digest.
+def overlay(pieces: list[IndexRows]) -> tuple[IndexRows, npt.NDArray[np.int32]]:
+    """Merges pieces, newest first and at least one: sorted by digest, the newest row of each digest. The list is
+    emptied, which releases the pieces as their rows move.
 
     Returns the rows, and the position of each in the concatenated pieces.
     """
-    rows = IndexRows.concatenate(pieces)
-    if sum(len(piece) > 0 for piece in pieces) <= 1:
-        return rows, np.arange(len(rows))
-    order = digest_order(rows.digests)
-    digests = rows.digests[order]
-    newest = np.ones(len(order), np.bool_)
-    newest[1:] = (digests[1:] != digests[:-1]).any(axis=1)
-    return rows.take(order[newest]), order[newest]
+    some = [piece for piece in pieces if len(piece)] or pieces[:1]
+    pieces.clear()
+    if len(some) == 1:
+        return some[0], np.arange(len(some[0]), dtype=np.int32)
+    width = some[0].sort_values.shape[1]
+    digests, row_indices, others = [], [], []
+    while some:
+        piece = some.pop(0)
+        digests.append(piece.digests)
+        row_indices.append(piece.row_indices.astype(np.uint64))
+        others.append(side_by_side(piece.file_numbers, piece.sort_values))
+    in_order = sort_by_digest(digests, row_indices, others, _FILE_NUMBER_BYTES + width)
+    file_numbers = in_order.sort_values[:, :_FILE_NUMBER_BYTES].copy().view(np.int32).reshape(-1)
+    rows = IndexRows(
+        in_order.digests,
+        file_numbers,
+        in_order.row_indices.view(np.int64),
+        np.ascontiguousarray(in_order.sort_values[:, _FILE_NUMBER_BYTES:]),
+    )
+    newest = np.ones(len(rows), np.bool_)
+    newest[1:] = (rows.digests[1:] != rows.digests[:-1]).any(axis=1)
+    if newest.all():
+        return rows, in_order.row_numbers
+    kept = np.flatnonzero(newest)
+    return rows.take(kept), in_order.row_numbers.take(kept)
 
 
 def read_bucket(
@@ -214,10 +237,14 @@ def read_bucket(
     segments = open_bucket(location, files, hash_bucket_count)
     if not segments:
         return no_rows(sort_columns)
-    parts_of_runs = [list(parts) for _, parts in groupby(segments, key=lambda segment: segment.file.run)]
-    runs = [IndexRows.concatenate([part.rows(sort_columns) for part in parts]) for parts in parts_of_runs]
-    rows, _ = overlay(runs)
-    return rows.take(np.flatnonzero(rows.file_numbers != VOID_FILE_NUMBER))
+    rows, _ = overlay([segment.rows(sort_columns) for segment in segments])
+    return without_void(rows)
+
+
+def without_void(rows: IndexRows) -> IndexRows:
+    """The entries of an `overlay` of all runs that still mean something: live rows and tombstones."""
+    is_void = rows.file_numbers == VOID_FILE_NUMBER
+    return rows.take(np.flatnonzero(~is_void)) if is_void.any() else rows
 
 
 def _write_file(location: StoreLocation, uri: str, batch: pa.RecordBatch, sending: Sending) -> tuple[int, int]:

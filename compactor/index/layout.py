@@ -16,6 +16,7 @@ If many rows of a file have moved, its two pointer columns are replaced by those
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -125,10 +126,11 @@ def _index_schema(pointers: PointerColumns, sort_columns: Sequence[SortColumn]) 
 
 
 def to_record_batch(rows: IndexRows, pointers: PointerColumns, sort_columns: Sequence[SortColumn]) -> pa.RecordBatch:
-    """`pointers`: those of the rows, as they will lie in the file."""
-    digests = pa.py_buffer(np.ascontiguousarray(rows.digests.astype(">u4")))
+    """`pointers`: those of the rows, as they will lie in the file. The rows' digests become those of the batch: their
+    bytes are swapped where they lie."""
+    digests = rows.digests.byteswap(inplace=True) if sys.byteorder == "little" else rows.digests
     arrays = [
-        pa.Array.from_buffers(pa.binary(DIGEST_BYTES), len(rows), [None, digests]),
+        pa.Array.from_buffers(pa.binary(DIGEST_BYTES), len(rows), [None, pa.py_buffer(digests)]),
         *pointers.arrays,
         *decode_sort_values(sort_columns, rows.sort_values),
     ]

@@ -86,10 +86,15 @@ def sort_by_digest(
     return moved
 
 
-def digest_order(digests: Digests) -> npt.NDArray[np.int64]:
-    """The stable order of rows by digest: equal digests keep their old order. int64 (rows,)."""
-    no_indices, no_values = np.zeros(len(digests), np.uint32), np.empty((len(digests), 0), np.uint8)
-    return sort_by_digest([digests], [no_indices], [no_values], 0).row_numbers.astype(np.int64)
+def side_by_side(*columns: npt.NDArray[np.generic]) -> Bytes:
+    """uint8 (rows, width): the bytes of these columns, each (rows,) or (rows, n), beside one another. As sort values of
+    `sort_by_digest` they move with the digests."""
+    return np.concatenate([_bytes_of(column) for column in columns], axis=1)
+
+
+def _bytes_of(column: npt.NDArray[np.generic]) -> Bytes:
+    width = column.dtype.itemsize * (column.shape[1] if column.ndim == 2 else 1)
+    return np.ascontiguousarray(column).view(np.uint8).reshape(len(column), width)
 
 
 @nb.njit(inline="always")

@@ -6,6 +6,8 @@ A dedupe task knows the ranks of its own survivors within each file; the counts 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numba as nb
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +17,9 @@ from compactor.model.errors import Corrupt
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+RowIndices = npt.NDArray[np.signedinteger]
+
+_ROWS_PER_UINT32 = 1 << 32
 
 _GUESS_BITS = 14
 """A table of first guesses with that many bits takes 64 KiB."""
@@ -61,28 +66,63 @@ def _check_counted(rows: Int64s, counted: Bools) -> None:
         raise ValueError(f"{len(rows)} rows, but {len(counted)} marks")
 
 
-def ranks_within_files(files: Int32s, row_indices: Int64s, rows_of_files: Int64s) -> Int32s:
-    """The rank of each row, by row index, among the rows of the same file. int32 (rows,).
+def count_rows(parts: Int32s, counts: Int64s) -> None:
+    """Adds 1 to counts[part] for every row of a part. A row with part -1 is of none.
 
-    One file after the other, with a bit for each of its rows: those of a file of four million fit a processor's cache.
-
-    rows_of_files  by file: how many rows it has. Raises `Corrupt` for a row beyond them, and for one that occurs twice.
-
-    Precondition, which is checked: 0 <= file < len(rows_of_files), and a file for each row.
+    Raises `ValueError` for a part beyond the counts.
     """
-    counts = np.bincount(files, minlength=len(rows_of_files))
-    if len(counts) != len(rows_of_files) or len(files) != len(row_indices):
-        raise ValueError(f"{len(row_indices)} rows of {len(rows_of_files)} files, but {len(files)} of {len(counts)}")
-    bounds = np.concatenate(([0], np.cumsum(counts)))
-    grouped = np.empty(len(files), np.int64)
-    if not _group_by_file(files, row_indices, rows_of_files, bounds[:-1].copy(), grouped):
-        raise Corrupt("the primary key index points beyond the end of a compacted file")
-    marks = np.zeros((int(rows_of_files.max(initial=0)) >> 6) + 1, np.uint64)
-    if not _rank_by_file(bounds, grouped, marks, np.empty(len(marks), np.int64)):
+    if not _count_rows(parts, counts):
+        raise ValueError(f"rows of parts other than -1 to {len(counts) - 1}")
+
+
+def rank_within_parts(
+    rows: Sequence[tuple[Int32s, Int64s, Int32s]], first_rows: Int64s, rows_of_parts: Int64s, counts: Int64s
+) -> None:
+    """Writes the rank of each row, by row index, among the rows of the same part.
+
+    One part after the other, with a bit for each of its rows: those of a file of four million fit a processor's cache.
+
+    rows           (parts, row indices in their files, ranks) of some rows: those of parts beyond `rows_of_parts` and of
+                   part -1 are left as they are
+    first_rows     by part: where it begins in its file
+    rows_of_parts  of the first parts: how many rows each has. Raises `Corrupt` for a row beyond them, and for one that
+                   occurs twice
+    counts         by part: how many of these rows are in it, as `count_rows` has them
+
+    Precondition, which is checked: a part, a row index and a rank for each row; a first row and a count for each part.
+    """
+    for parts, row_indices, ranks in rows:
+        if not len(parts) == len(row_indices) == len(ranks):
+            raise ValueError(f"{len(parts)} parts, {len(row_indices)} row indices, {len(ranks)} ranks")
+    if min(len(first_rows), len(counts)) < len(rows_of_parts):
+        raise ValueError(f"{len(rows_of_parts)} parts, {len(first_rows)} first rows, {len(counts)} counts")
+    bounds = np.concatenate(([0], np.cumsum(counts[: len(rows_of_parts)])))
+    rows_max = int(rows_of_parts.max(initial=0))
+    grouped = np.empty(int(bounds[-1]), np.uint32 if rows_max < _ROWS_PER_UINT32 else np.uint64)
+    cursor = bounds[:-1].copy()
+    for parts, row_indices, _ in rows:
+        if not _group_by_part(parts, row_indices, first_rows, rows_of_parts, bounds, cursor, grouped):
+            raise Corrupt("the primary key index points beyond the end of a compacted file")
+    marks = np.zeros((rows_max >> 6) + 1, np.uint64)
+    if not _rank_by_part(bounds, grouped, marks, np.empty(len(marks), np.int64)):
         raise Corrupt("the primary key index points twice at one row of a compacted file")
-    ranks = np.empty(len(files), np.int32)
-    _ungroup(files, bounds[:-1].copy(), grouped, ranks)
-    return ranks
+    cursor = bounds[:-1].copy()
+    for parts, _, ranks in rows:
+        _ungroup(parts, cursor, grouped, ranks)
+
+
+def put_in_order(parts: Int32s, ranks: Int32s, row_indices: Int64s, starts: Int64s, ordered: RowIndices) -> None:
+    """Writes row indices part after part, those of a part by rank; rows of part -1 are left out.
+
+    starts   by part, and one more: part p has the places [starts[p], starts[p + 1])
+    ordered  signed (places,), in which all row indices fit
+
+    Raises `ValueError` where a rank is beyond the places of its part.
+    """
+    if not len(parts) == len(ranks) == len(row_indices) or starts[-1] != len(ordered):
+        raise ValueError(f"{len(parts)} parts, {len(ranks)} ranks, {len(row_indices)} rows, room for {len(ordered)}")
+    if not _put_in_order(parts, ranks, row_indices, starts, ordered):
+        raise ValueError("a row's rank is not below the number of rows of its part")
 
 
 def files_of_rows(row_numbers: Int32s, file_bounds: Int64s) -> Int32s:
@@ -101,25 +141,31 @@ def files_of_rows(row_numbers: Int32s, file_bounds: Int64s) -> Int32s:
     return files
 
 
-def compacted_pointers(
-    files: Int32s, ranks: Int32s, first_offsets: Int64s, first_file_numbers: Int64s, rows_per_compacted_file: int
-) -> tuple[Int32s, Int64s]:
-    """The output locations of rows, as (file numbers, row indices), (rows,) each.
+def point_at_compacted(
+    parts: Int32s,
+    ranks: Int32s,
+    first_offsets: Int64s,
+    first_file_numbers: Int64s,
+    rows_per_compacted_file: int,
+    file_numbers: Int32s,
+    row_indices: Int64s,
+) -> None:
+    """Writes the output locations of rows; rows of part -1 are left as they are.
 
-    files, ranks        (rows,): the source file of each row, and the row's rank in it
-    first_offsets       by source file: the offset of rank 0 among all rows that its materialize task writes, from 0
-    first_file_numbers  by source file: number of the first file that this task writes
+    parts, ranks               (rows,): the part of each row, and the row's rank in it
+    first_offsets              by part: the offset of rank 0 among all rows that its materialize task writes, from 0
+    first_file_numbers         by part: number of the first file that this task writes
+    file_numbers, row_indices  (rows,), to be written; `file_numbers` may be `parts`
 
-    Precondition: 0 <= file < len(first_offsets). Checked: the lengths, and that a file holds a row or more.
+    Precondition: -1 <= part < len(first_offsets). Checked: the lengths, and that a file holds a row or more.
     """
-    if len(files) != len(ranks) or len(first_offsets) != len(first_file_numbers) or rows_per_compacted_file < 1:
+    if not len(parts) == len(ranks) == len(file_numbers) == len(row_indices):
+        raise ValueError(f"{len(parts)} parts, {len(ranks)} ranks, pointers of {len(file_numbers)}, {len(row_indices)}")
+    if len(first_offsets) != len(first_file_numbers) or rows_per_compacted_file < 1:
         raise ValueError(
-            f"{len(files)} rows with {len(ranks)} ranks, {len(first_offsets)} files with {len(first_file_numbers)} "
-            f"numbers, {rows_per_compacted_file} rows a file"
+            f"{len(first_offsets)} parts, {len(first_file_numbers)} first files, {rows_per_compacted_file} rows a file"
         )
-    file_numbers, row_indices = np.empty(len(files), np.int32), np.empty(len(files), np.int64)
-    _point(files, ranks, first_offsets, first_file_numbers, rows_per_compacted_file, file_numbers, row_indices)
-    return file_numbers, row_indices
+    _point(parts, ranks, first_offsets, first_file_numbers, rows_per_compacted_file, file_numbers, row_indices)
 
 
 @nb.njit(inline="always")
@@ -173,50 +219,76 @@ def _find_files(row_numbers, file_bounds, guesses, shift, files):  # type: ignor
 
 
 @nb.njit(cache=True, nogil=True)
-def _point(files, ranks, first_offsets, first_file_numbers, rows_per_file, file_numbers, row_indices):  # type: ignore[no-untyped-def]
-    for row in range(files.size):
-        file = files[row]
-        offset = first_offsets[file] + ranks[row]
-        number = offset // rows_per_file
-        file_numbers[row] = first_file_numbers[file] + number
-        row_indices[row] = offset - number * rows_per_file
+def _point(parts, ranks, first_offsets, first_file_numbers, rows_per_file, file_numbers, row_indices):  # type: ignore[no-untyped-def]
+    for row in range(parts.size):
+        part = parts[row]
+        if part >= 0:
+            offset = first_offsets[part] + ranks[row]
+            number = offset // rows_per_file
+            file_numbers[row] = first_file_numbers[part] + number
+            row_indices[row] = offset - number * rows_per_file
 
 
 @nb.njit(cache=True, nogil=True)
-def _group_by_file(files, row_indices, rows_of_files, cursor, grouped):  # type: ignore[no-untyped-def]
-    for row in range(files.size):
-        file, row_index = files[row], row_indices[row]
-        if row_index < 0 or row_index >= rows_of_files[file]:
+def _count_rows(parts, counts):  # type: ignore[no-untyped-def]
+    for row in range(parts.size):
+        part = parts[row]
+        if part < -1 or part >= counts.size:
             return False
-        grouped[cursor[file]] = row_index
-        cursor[file] += 1
+        if part >= 0:
+            counts[part] += 1
     return True
 
 
 @nb.njit(cache=True, nogil=True)
-def _rank_by_file(bounds, grouped, marks, before):  # type: ignore[no-untyped-def]
+def _group_by_part(parts, row_indices, first_rows, rows_of_parts, bounds, cursor, grouped):  # type: ignore[no-untyped-def]
+    for row in range(parts.size):
+        part = parts[row]
+        if 0 <= part < rows_of_parts.size:
+            row_index = row_indices[row] - first_rows[part]
+            if row_index < 0 or row_index >= rows_of_parts[part] or cursor[part] >= bounds[part + 1]:
+                return False
+            grouped[cursor[part]] = row_index
+            cursor[part] += 1
+    return True
+
+
+@nb.njit(cache=True, nogil=True)
+def _rank_by_part(bounds, grouped, marks, before):  # type: ignore[no-untyped-def]
     """Puts ranks in place of the row indices. False if a row occurs twice, because it would share its rank."""
-    for file in range(bounds.size - 1):
+    for part in range(bounds.size - 1):
         words = np.int64(0)
-        for number in range(bounds[file], bounds[file + 1]):
-            row = grouped[number]
+        for number in range(bounds[part], bounds[part + 1]):
+            row = np.int64(grouped[number])
             marks[row >> 6] |= np.uint64(1) << np.uint64(row & 63)
             words = max(words, (row >> 6) + 1)
         total = np.int64(0)
         for word in range(words):
             before[word] = total
             total += _count_ones(marks[word])
-        if total != bounds[file + 1] - bounds[file]:
+        if total != bounds[part + 1] - bounds[part]:
             return False
-        for number in range(bounds[file], bounds[file + 1]):
-            grouped[number] = _survivors_before(grouped[number], marks, before)
+        for number in range(bounds[part], bounds[part + 1]):
+            grouped[number] = _survivors_before(np.int64(grouped[number]), marks, before)
         marks[:words] = 0
     return True
 
 
 @nb.njit(cache=True, nogil=True)
-def _ungroup(files, cursor, grouped, ranks):  # type: ignore[no-untyped-def]
-    for row in range(files.size):
-        file = files[row]
-        ranks[row] = grouped[cursor[file]]
-        cursor[file] += 1
+def _ungroup(parts, cursor, grouped, ranks):  # type: ignore[no-untyped-def]
+    for row in range(parts.size):
+        part = parts[row]
+        if 0 <= part < cursor.size:
+            ranks[row] = grouped[cursor[part]]
+            cursor[part] += 1
+
+
+@nb.njit(cache=True, nogil=True)
+def _put_in_order(parts, ranks, row_indices, starts, ordered):  # type: ignore[no-untyped-def]
+    for row in range(parts.size):
+        part = parts[row]
+        if part >= 0:
+            if part + 1 >= starts.size or ranks[row] < 0 or ranks[row] >= starts[part + 1] - starts[part]:
+                return False
+            ordered[starts[part] + ranks[row]] = row_indices[row]
+    return True

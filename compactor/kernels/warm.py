@@ -31,7 +31,14 @@ from compactor.kernels.parquet_values import (
     take_codes,
     unpack_codes,
 )
-from compactor.kernels.pointers import RanksWithinFiles, compacted_pointers, files_of_rows, ranks_within_files
+from compactor.kernels.pointers import (
+    RanksWithinFiles,
+    count_rows,
+    files_of_rows,
+    point_at_compacted,
+    put_in_order,
+    rank_within_parts,
+)
 from compactor.kernels.search import find_digests
 from compactor.kernels.sha1 import Digests
 from compactor.kernels.survivors import ArrivingRows, RememberedKeys, find_survivors
@@ -49,14 +56,14 @@ def warm_kernels() -> None:
     digests = digest_keys([converted, as_read, text], _ROWS)
     group_by_bucket(hash_buckets(digests, 2), 2)
     sort_values = np.zeros((_ROWS, 9), np.uint8)
+    sort_by_digest([digests.copy()], [numbers.astype(np.uint64)], [sort_values], 9)
     in_order = sort_by_digest([digests.copy()], [numbers.astype(np.uint32)], [sort_values], 9)
     bounds = np.array([0, _ROWS])
     files = files_of_rows(in_order.row_numbers, bounds)
     ranks, counted = RanksWithinFiles(in_order.row_numbers, files, bounds), np.ones(_ROWS, np.bool_)
     ranks.add(numbers, counted)
     ranks_in_files = ranks.of(numbers, counted)
-    ranks_within_files(files, np.arange(len(files)), np.array([_ROWS]))
-    compacted_pointers(files, ranks_in_files, np.zeros(1, np.int64), np.ones(1, np.int64), _ROWS)
+    _warm_pointers(files, ranks_in_files)
     arrived = ArrivingRows(in_order.digests, files, in_order.sort_values, np.zeros(1, np.uint8), np.zeros(1, np.int64))
     ordinals = np.zeros(1, np.int32)
     arriving = DeltaRows(in_order.digests, files, in_order.row_indices, in_order.sort_values, ordinals)
@@ -68,6 +75,14 @@ def warm_kernels() -> None:
         gather_rows(survivors.winning_rows, remembered, arriving)
     _warm_index_kernels(in_order.digests)
     _warm_parquet_kernels(numbers)
+
+
+def _warm_pointers(files: npt.NDArray[np.int32], ranks: npt.NDArray[np.int32]) -> None:
+    row_indices, none, counts = np.arange(len(files)), np.zeros(1, np.int64), np.zeros(1, np.int64)
+    count_rows(files, counts)
+    rank_within_parts([(files, row_indices, ranks)], none, np.array([_ROWS]), counts)
+    put_in_order(files, ranks, row_indices, np.array([0, _ROWS]), np.empty(_ROWS, np.int32))
+    point_at_compacted(files, ranks, none, np.ones(1, np.int64), _ROWS, files.copy(), row_indices)
 
 
 def _warm_index_kernels(digests: Digests) -> None:

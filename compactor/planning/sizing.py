@@ -36,13 +36,14 @@ from compactor.planning.task_memory import (
 )
 from compactor.planning.time_model import PredictedTime, SessionWork, TasksOfRound, predict_time, rates_of
 
-DEDUPE_BYTES_PER_ROW = 128
-"""Peak bytes of a dedupe task per row of its bucket, remembered or arriving, without sort values. Remembered rows take
-more, since runs are merged: 32 twice, 16 for their order, 48 for the new run. Worked: 10 million rows take 1.3 GB.
+DEDUPE_BYTES_PER_ROW = 60
+"""Peak bytes of a task for each row of its hash bucket, remembered or arriving, without sort values: of the one that
+sorts what arrives, 24 as received and 28 in digest order, and of the one that writes the index, of which a row is 32.
+Worked: 10 million rows take 0.6 GB. `tests/integration/steps/test_bucket_memory.py` measures them.
 """
 
-DEDUPE_COPIES_OF_SORT_VALUES = 3
-"""Encoded sort values are held three times: as received, sorted, and in the output."""
+DEDUPE_COPIES_OF_SORT_VALUES = 2
+"""Encoded sort values are held twice: as received and sorted, or as they are and as an index file has them."""
 
 TARGET_MEMORY_SHARE = 0.5
 """A new hash bucket count is chosen so that dedupe takes this share of a task's memory (Flash Compactor paper,
@@ -55,8 +56,10 @@ index file cost."""
 ROWS_OF_ONLY_HASH_BUCKET_MAX = 1_000_000
 """An index that began with one hash bucket is rehashed once it has more rows, so that tasks can share them."""
 
-REHASH_MEMORY_SHARE = 0.9
-"""An inherited hash bucket count is kept until dedupe would take more than this share (the same section)."""
+REHASH_MEMORY_SHARE = 0.75
+"""An inherited hash bucket count is kept until dedupe would take more than this share (the same section has 0.9). The
+rest is for pages of the index that are kept, files that are being sent, and what a worker did not release.
+"""
 
 
 SCRATCH_SHARE = 0.75
@@ -215,7 +218,7 @@ def hash_buckets_for(rows: int, resources: Resources, sort_values_bytes: int) ->
     """The bucket count with which one bucket takes about half of a task's memory; at least one bucket per core, unless
     they would be too small for a task and a file each.
 
-    Worked: 375 million rows at 128 bytes; half of 8 GiB holds 33.5 million of them: 12 buckets. 1,000 rows: 1 bucket.
+    Worked: 375 million rows at 60 bytes; half of 8 GiB holds 71.6 million of them: 6 buckets. 1,000 rows: 1 bucket.
     """
     per_bucket = int(resources.task_memory_bytes * TARGET_MEMORY_SHARE / dedupe_bytes_per_row(sort_values_bytes))
     side_by_side = min(max(resources.tasks, resources.hash_buckets_min), -(-rows // ROWS_PER_HASH_BUCKET_MIN))
@@ -236,7 +239,7 @@ def memory_share(rows: int, hash_bucket_count: int, resources: Resources, sort_v
 
 
 def rows_in_memory(task_memory_bytes: int, hash_bucket_count: int, sort_values_bytes: int) -> int:
-    """Rows, arriving or remembered, that all buckets together may hold: nine tenths of a task's memory each."""
+    """Rows, arriving or remembered, that all buckets together may hold: three quarters of a task's memory each."""
     bytes_in_all = REHASH_MEMORY_SHARE * task_memory_bytes * hash_bucket_count
     return int(bytes_in_all / dedupe_bytes_per_row(sort_values_bytes))
 

@@ -272,8 +272,8 @@ def _located(
 def _died(remembered: _Remembered, survivors: Survivors) -> npt.NDArray[np.bool_]:
     """The remembered rows that were live and have died."""
     lives_on = np.zeros(len(remembered.rows), np.bool_)
-    winning_rows = survivors.winning_rows[survivors.outcomes == LIVE]
-    lives_on[winning_rows[winning_rows < len(remembered.rows)]] = True
+    are_remembered = (survivors.winning_rows < len(remembered.rows)) & (survivors.outcomes == LIVE)
+    lives_on[survivors.winning_rows[are_remembered]] = True
     return remembered.are_live & ~lives_on
 
 

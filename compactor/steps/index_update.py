@@ -18,9 +18,8 @@ import numpy.typing as npt
 
 from compactor.index.files import IndexTarget, Prefetch, open_bucket, write_bucket, write_pointers
 from compactor.index.layout import TOMBSTONE_FILE_NUMBER, VOID_FILE_NUMBER, IndexRows, IndexSegment
-from compactor.kernels.digest_sort import digest_order
 from compactor.kernels.live_rows import live_pointers
-from compactor.kernels.pointers import compacted_pointers, ranks_within_files
+from compactor.kernels.pointers import count_rows, point_at_compacted, put_in_order, rank_within_parts
 from compactor.kernels.sort_values import SortColumn
 from compactor.kernels.survivors import ERASED, LIVE
 from compactor.model.files import IndexFile
@@ -28,8 +27,7 @@ from compactor.model.machine import peak_memory_bytes
 from compactor.planning.round_plan import RoundPlan
 from compactor.planning.task_memory import KEPT_INDEX, SENT_INDEX
 from compactor.steps.dedupe import indexed_buckets
-from compactor.steps.new_run import DedupedBucket, NewRun, narrowest
-from compactor.steps.parts import Parts
+from compactor.steps.new_run import DedupedBucket, NewRun, merge_runs, narrowest
 from compactor.steps.placement import (
     BucketCounts,
     MaterializeLayout,
@@ -56,13 +54,13 @@ class RowsOfFiles:
     """Rows of source files, in the order in which they are written.
 
     ordinals, parts, row_counts  the source file, the part and the rows of each part, in order
-    row_indices                  int64 (rows,), part after part
+    row_indices                  signed (rows,), part after part
     """
 
     ordinals: npt.NDArray[np.int32]
     parts: npt.NDArray[np.int32]
     row_counts: Int64s
-    row_indices: Int64s
+    row_indices: npt.NDArray[np.signedinteger]
 
     def __reduce__(self) -> tuple[object, ...]:
         # Half of the bytes of Spark's shuffle.
@@ -175,19 +173,27 @@ class _LeavingRows:
     def are_many(self) -> bool:
         return len(self.positions) >= REPOINTED_SHARE_MIN * self.segment.file.rows
 
+    def as_run(self, sort_columns: Sequence[SortColumn]) -> NewRun:
+        """These rows as they are merged into the new run."""
+        rows, count = self.segment.rows(sort_columns, self.positions), len(self.positions)
+        outcomes, ranks = np.full(count, LIVE, np.uint8), np.zeros(count, np.int32)
+        return NewRun(rows.digests, outcomes, self.ordinals, rows.row_indices, ranks, rows.sort_values)
+
 
 @dataclass(frozen=True)
-class _MovingRows:
-    """Rows that will be written.
+class _Pointers:
+    """Pointers of the new run, or those that leave an older run's file: first old ones, then new ones in their place.
 
-    parts        of the source file that each is in
-    row_indices  in that file
-    ranks        rank of a delta row among this bucket's survivors in its file; undefined for others
+    parts         int32 (rows,): of the source file that each is in; -1: its row does not move
+    row_indices   int64 (rows,): in that file; once it has moved, in the new one
+    ranks         int32 (rows,): rank among this bucket's rows in the part. Of delta rows they are known from the start
+    file_numbers  int32 (rows,): of rows that do not move; once all have moved, of all. It may be `parts`
     """
 
     parts: Int32s
     row_indices: Int64s
     ranks: Int32s
+    file_numbers: Int32s
 
 
 def finish_bucket(
@@ -197,31 +203,41 @@ def finish_bucket(
 
     Yields (writer, its input) for every writer that has work, and last for the first one, which passes on the index
     files: they are on their way to a store meanwhile.
+
+    The order of the steps keeps memory low (`planning.sizing.DEDUPE_BYTES_PER_ROW`): what is not needed any more is
+    overwritten or released before the index files take shape.
     """
     leaving = list(_leaving_rows(step, task, bucket))
-    repointed = [each for each in leaving if each.are_many]
-    run = _with_rows(step, bucket.run, [each for each in leaving if not each.are_many])
-    parts = step.sources.parts
-    here = step.pieces.places(task.hash_bucket, task.ranks, step.first_file_numbers)
-    parts_of_run = parts.of_rows(run.ordinals, run.row_indices)
-    moves = run.is_row & here.are_written[parts_of_run]
-    moving = _ranked(step, _moving_rows(step, run, parts_of_run, moves, repointed))
-    pointers = compacted_pointers(
-        moving.parts,
-        moving.ranks,
-        here.output_offsets,
-        here.first_file_numbers,
-        step.rows_per_compacted_file,
-    )
-    sending = Sending(step.index_bytes_sent)
-    where = _IndexOutput(task.hash_bucket, task_attempt, sending)
-    written = _write_index(step, where, run, moves, pointers, repointed)
-    rows: dict[int, dict[int, RowsOfFiles]] = defaultdict(dict)
-    for number, of_task in _rows_to_fetch(here, parts, moving):
-        rows[int(step.writers.of_tasks[number])][number] = of_task
     died: dict[int, dict[int, Int64s]] = defaultdict(dict)
     for number, ordinal, of_file in _dead_rows_to_mark(step, bucket):
         died[int(step.writers.of_marked[number])][ordinal] = of_file
+    runs = [bucket.run, *(each.as_run(step.sort_columns) for each in leaving if not each.are_many)]
+    del bucket
+    run = merge_runs(runs)
+    repointed = [each for each in leaving if each.are_many]
+    here = step.pieces.places(task.hash_bucket, task.ranks, step.first_file_numbers)
+    pointers = [_of_run(step, run, here), *(_of_leaving(step, each) for each in repointed)]
+    digests, sort_values = run.digests, run.sort_values
+    del run
+    counts = _rank(step, pointers)
+    rows: dict[int, dict[int, RowsOfFiles]] = defaultdict(dict)
+    for number, of_task in _rows_to_fetch(step, here, pointers, counts):
+        rows[int(step.writers.of_tasks[number])][number] = of_task
+    for each in pointers:
+        point_at_compacted(
+            each.parts,
+            each.ranks,
+            here.output_offsets,
+            here.first_file_numbers,
+            step.rows_per_compacted_file,
+            each.file_numbers,
+            each.row_indices,
+        )
+    of_run, *of_repointed = [(each.file_numbers, each.row_indices) for each in pointers]
+    del each, pointers
+    sending = Sending(step.index_bytes_sent)
+    where = _IndexOutput(task.hash_bucket, task_attempt, sending)
+    written = _write_index(step, where, IndexRows(digests, *of_run, sort_values), repointed, of_repointed)
     peak = peak_memory_bytes()
     for writer in sorted({*rows, *died} - {0}):
         yield writer, BucketForWriter(task.hash_bucket, rows[writer], died[writer], (), peak)
@@ -240,24 +256,18 @@ class _IndexOutput:
 def _write_index(
     step: FinishStep,
     where: _IndexOutput,
-    run: NewRun,
-    moves: npt.NDArray[np.bool_],
-    pointers: tuple[Int32s, Int64s],
+    rows: IndexRows,
     repointed: Sequence[_LeavingRows],
+    placed: Sequence[tuple[Int32s, Int64s]],
 ) -> tuple[IndexFile, ...]:
-    """`pointers` are those of the run's moving rows, then of the rows that leave each file of `repointed`."""
-    file_numbers, row_indices = pointers
-    start = int(moves.sum())
-    rows = _index_rows(step, run, moves, file_numbers[:start], row_indices[:start])
+    """The new run, and new pointers of `repointed`: file numbers and row indices of the rows that leave each."""
     location = step.sources.location
     attempt, sending = where.task_attempt, where.sending
     files = list(
         write_bucket(location, step.index, where.hash_bucket, rows, step.sort_columns, attempt, sending=sending)
     )
-    for each in repointed:
-        end = start + len(each.positions)
-        files.append(_repoint(step, where, each, file_numbers[start:end], row_indices[start:end]))
-        start = end
+    for each, (new_numbers, new_indices) in zip(repointed, placed, strict=True):
+        files.append(_repoint(step, where, each, new_numbers, new_indices))
     return tuple(files)
 
 
@@ -274,72 +284,51 @@ def _leaving_rows(step: FinishStep, task: FinishTask, bucket: DedupedBucket) -> 
             yield _LeavingRows(segment, positions, live.files.ordinals[numbers[positions]])
 
 
-def _with_rows(step: FinishStep, run: NewRun, leaving: Sequence[_LeavingRows]) -> NewRun:
-    """The new run merged with rows of older ones, in digest order."""
-    if not leaving:
-        return run
-    taken = IndexRows.concatenate([each.segment.rows(step.sort_columns, each.positions) for each in leaving])
-    digests = np.concatenate([run.digests, taken.digests])
-    order = digest_order(digests)
-    return NewRun(
-        digests=digests.take(order, axis=0),
-        outcomes=np.concatenate([run.outcomes, np.full(len(taken), LIVE, np.uint8)]).take(order),
-        ordinals=np.concatenate([run.ordinals, *(each.ordinals for each in leaving)]).take(order),
-        row_indices=np.concatenate([run.row_indices, taken.row_indices]).take(order),
-        ranks=np.concatenate([run.ranks, np.zeros(len(taken), np.int32)]).take(order),
-        sort_values=np.concatenate([run.sort_values, taken.sort_values]).take(order, axis=0),
-    )
-
-
-def _moving_rows(
-    step: FinishStep,
-    run: NewRun,
-    parts_of_run: Int32s,
-    moves: npt.NDArray[np.bool_],
-    repointed: Sequence[_LeavingRows],
-) -> _MovingRows:
-    """Those of the new run, then those of runs that get new pointers."""
-    if not repointed and moves.all():
-        return _MovingRows(parts_of_run, run.row_indices, run.ranks)
-    rows_in = [each.segment.row_indices_at(each.positions) for each in repointed]
-    parts_in = [step.sources.parts.of_rows(each.ordinals, rows) for each, rows in zip(repointed, rows_in, strict=True)]
-    return _MovingRows(
-        parts=np.concatenate([parts_of_run[moves], *parts_in]),
-        row_indices=np.concatenate([run.row_indices[moves], *rows_in]),
-        ranks=np.concatenate([run.ranks[moves], *(np.zeros(len(each.positions), np.int32) for each in repointed)]),
-    )
-
-
-def _ranked(step: FinishStep, moving: _MovingRows) -> _MovingRows:
-    """Ranks within parts: of rows from compacted files by their position; those of delta rows are by file."""
-    parts, compacted_files = step.sources.parts, step.sources.compacted_count
-    is_compacted = moving.parts < parts.starts[compacted_files]
-    compacted = np.flatnonzero(is_compacted)
-    if len(compacted):
-        numbers, row_indices = moving.parts[compacted], moving.row_indices[compacted]
-        if not parts.are_files:
-            row_indices = row_indices - parts.first_rows[numbers]
-        rows_of_parts = parts.row_counts(step.sources.rows)[: parts.starts[compacted_files]]
-        moving.ranks[compacted] = ranks_within_files(numbers, row_indices, rows_of_parts)
-    if not parts.are_files:
-        arriving = np.flatnonzero(~is_compacted)
-        numbers = moving.parts[arriving]
-        moving.ranks[arriving] -= parts.rows_before(np.bincount(numbers, minlength=len(parts)))[numbers]
-    return moving
-
-
-def _index_rows(
-    step: FinishStep, run: NewRun, moves: npt.NDArray[np.bool_], new_numbers: Int32s, new_indices: Int64s
-) -> IndexRows:
-    """The new run in the form of the index: moving rows have their new pointers."""
+def _of_run(step: FinishStep, run: NewRun, here: PlacesInBucket) -> _Pointers:
+    """The run's arrays are taken over: they will be overwritten."""
+    parts = step.sources.parts.of_rows(run.ordinals, run.row_indices)
+    moves = run.is_row & here.are_written[parts]
     if moves.all():
-        return IndexRows(run.digests, new_numbers, new_indices, run.sort_values)
-    file_numbers = np.where(run.outcomes == ERASED, VOID_FILE_NUMBER, TOMBSTONE_FILE_NUMBER)
-    file_numbers, row_indices = file_numbers.astype(np.int32), run.row_indices.copy()
+        return _Pointers(parts, run.row_indices, run.ranks, parts)
+    file_numbers = np.full(len(parts), TOMBSTONE_FILE_NUMBER, np.int32)
+    file_numbers[run.outcomes == ERASED] = VOID_FILE_NUMBER
     stays = run.is_row & ~moves
     file_numbers[stays] = step.sources.file_numbers[run.ordinals[stays]]
-    file_numbers[moves], row_indices[moves] = new_numbers, new_indices
-    return IndexRows(run.digests, file_numbers, row_indices, run.sort_values)
+    if parts is run.ordinals:
+        parts = parts.copy()
+    parts[~moves] = _NO_PART
+    return _Pointers(parts, run.row_indices, run.ranks, file_numbers)
+
+
+_NO_PART = -1
+
+
+def _of_leaving(step: FinishStep, leaving: _LeavingRows) -> _Pointers:
+    row_indices = leaving.segment.row_indices_at(leaving.positions)
+    parts = step.sources.parts.of_rows(leaving.ordinals, row_indices)
+    return _Pointers(parts, row_indices, np.zeros(len(parts), np.int32), parts)
+
+
+def _rank(step: FinishStep, pointers: Sequence[_Pointers]) -> Int64s:
+    """Ranks within parts: of rows from compacted files by their position; those of delta rows are by file until now.
+    Returns the number of rows to write, by part."""
+    parts = step.sources.parts
+    counts = np.zeros(len(parts), np.int64)
+    for each in pointers:
+        count_rows(each.parts, counts)
+    compacted_parts = int(parts.starts[step.sources.compacted_count])
+    rank_within_parts(
+        [(each.parts, each.row_indices, each.ranks) for each in pointers],
+        parts.first_rows,
+        parts.row_counts(step.sources.rows)[:compacted_parts],
+        counts,
+    )
+    if not parts.are_files:
+        before = parts.rows_before(counts).astype(np.int32)
+        before[:compacted_parts] = 0
+        for each in pointers:
+            np.subtract(each.ranks, before[each.parts], out=each.ranks)
+    return counts
 
 
 def _repoint(
@@ -353,21 +342,23 @@ def _repoint(
     return write_pointers(location, step.index, file, file_numbers, row_indices, attempt, sending=sending)
 
 
-def _rows_to_fetch(here: PlacesInBucket, parts: Parts, moving: _MovingRows) -> Iterator[tuple[int, RowsOfFiles]]:
-    """(materialize task, rows) for every task that reads rows of this bucket."""
-    counts = np.bincount(moving.parts, minlength=len(here.tasks))
+def _rows_to_fetch(
+    step: FinishStep, here: PlacesInBucket, pointers: Sequence[_Pointers], counts: Int64s
+) -> Iterator[tuple[int, RowsOfFiles]]:
+    """(materialize task, rows) for every task that reads rows of this bucket. `counts`: of those rows, by part."""
     starts = np.concatenate(([0], np.cumsum(counts)))
-    ordered = np.empty(len(moving.parts), np.int64)
-    ordered[starts[moving.parts] + moving.ranks] = moving.row_indices
-    present, ordinals = np.flatnonzero(counts), parts.ordinals
+    fits = int(step.sources.rows.max(initial=0)) <= np.iinfo(np.int32).max
+    ordered: npt.NDArray[np.signedinteger] = np.empty(int(starts[-1]), np.int32 if fits else np.int64)
+    for each in pointers:
+        put_in_order(each.parts, each.ranks, each.row_indices, starts, ordered)
+    present, ordinals = np.flatnonzero(counts), step.sources.parts.ordinals
     tasks = here.tasks[present]
     for task in np.unique(tasks):
         numbers = present[tasks == task]
         pieces = [ordered[starts[part] : starts[part + 1]] for part in numbers]
-        yield (
-            int(task),
-            RowsOfFiles(ordinals[numbers], numbers.astype(np.int32), counts[numbers], np.concatenate(pieces)),
-        )
+        follow = len(pieces) == 1 or (np.diff(np.flatnonzero(tasks == task)) == 1).all()
+        row_indices = ordered[starts[numbers[0]] : starts[numbers[-1] + 1]] if follow else np.concatenate(pieces)
+        yield int(task), RowsOfFiles(ordinals[numbers], numbers.astype(np.int32), counts[numbers], row_indices)
 
 
 def _dead_rows_to_mark(step: FinishStep, bucket: DedupedBucket) -> Iterator[tuple[int, int, Int64s]]:

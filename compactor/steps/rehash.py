@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compactor.index.files import IndexTarget, read_bucket, write_bucket
+from compactor.index.files import IndexTarget, open_bucket, overlay, without_void, write_bucket
 from compactor.index.layout import IndexRows
-from compactor.kernels.digest_sort import digest_order
 from compactor.kernels.hash_bucket import group_by_bucket, hash_buckets
 from compactor.kernels.sort_values import SortColumn
 from compactor.model.clock import SystemClock
@@ -65,22 +64,33 @@ def old_buckets(plan: RehashPlan) -> list[tuple[IndexFile, ...]]:
     return [tuple(files[bucket]) for bucket in sorted(files)]
 
 
-def split_bucket(step: RehashStep, files: Sequence[IndexFile]) -> Iterator[tuple[int, IndexRows]]:
-    """Reads one old bucket; yields (new hash bucket, its rows) for every new bucket that gets any."""
-    rows = read_bucket(step.location, files, step.sort_columns, step.from_hash_bucket_count)
-    order, bounds = group_by_bucket(hash_buckets(rows.digests, step.hash_bucket_count), step.hash_bucket_count)
-    for bucket in np.flatnonzero(np.diff(bounds)):
-        yield int(bucket), rows.take(order[bounds[bucket] : bounds[bucket + 1]])
+@dataclass(frozen=True)
+class RowsOfRun:
+    """Rows of one run of an old bucket, sorted by digest, that go to the same new bucket."""
+
+    run: int
+    rows: IndexRows
 
 
-def join_bucket(step: RehashStep, hash_bucket: int, blocks: Iterable[IndexRows]) -> JoinedBucket:
-    """Writes one new bucket from the rows that the old ones gave it."""
-    pieces, sending = list(blocks), Sending(step.index_bytes_sent)
+def split_bucket(step: RehashStep, files: Sequence[IndexFile]) -> Iterator[tuple[int, RowsOfRun]]:
+    """Reads one old bucket, one file after the other; yields (new hash bucket, its rows) for every new bucket that gets
+    any."""
+    for file in files:
+        (segment,) = open_bucket(step.location, [file], step.from_hash_bucket_count)
+        rows = segment.rows(step.sort_columns)
+        order, bounds = group_by_bucket(hash_buckets(rows.digests, step.hash_bucket_count), step.hash_bucket_count)
+        for bucket in np.flatnonzero(np.diff(bounds)):
+            yield int(bucket), RowsOfRun(file.run, rows.take(order[bounds[bucket] : bounds[bucket + 1]]))
+
+
+def join_bucket(step: RehashStep, hash_bucket: int, blocks: Iterable[RowsOfRun]) -> JoinedBucket:
+    """Writes one new bucket from the rows that the old ones gave it: the newest of each key."""
+    of_runs, sending = sorted(blocks, key=lambda block: -block.run), Sending(step.index_bytes_sent)
+    pieces = [block.rows for block in of_runs]
+    of_runs.clear()
     if not pieces:
         return JoinedBucket((), sending)
-    rows = IndexRows.concatenate(pieces)
-    pieces.clear()  # else each row would be in memory three times
-    rows = rows.take(digest_order(rows.digests))
+    rows = without_void(overlay(pieces)[0])
     task_attempt = new_task_attempt(SystemClock())
     files = write_bucket(
         step.location, step.target, hash_bucket, rows, step.sort_columns, task_attempt, sending=sending

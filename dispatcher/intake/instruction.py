@@ -221,7 +221,7 @@ class InstructionDocument(Document):
     hash_bucket_count: Annotated[int, Field(ge=1, le=HASH_BUCKET_COUNT_MAX)] | None = Field(
         default=None,
         description="buckets of the index; left out: chosen so that a bucket takes about half of a task's memory, and "
-        "kept until it would take nine tenths",
+        "kept until it would take three quarters",
     )
     sns_event_topic_arn: Annotated[str, AfterValidator(_known_topic)] | None = Field(
         default=None, description="topic of this job run's events; left out: the dispatcher's own topic"

@@ -55,7 +55,7 @@ def location(tmp_path: Path) -> StoreLocation:
 def file(location: StoreLocation, request: pytest.FixtureRequest) -> IndexFile:
     target = IndexTarget(StreamFolder("ACME.SUMS.V1", ()), 1, "c" * 32, ROWS)
     numbers, indices = np.arange(ROWS, dtype=np.int32) % 7 + 1, np.arange(ROWS, dtype=np.int64)
-    rows = IndexRows(DIGESTS, numbers, indices, np.empty((ROWS, 0), np.uint8))
+    rows = IndexRows(DIGESTS.copy(), numbers, indices, np.empty((ROWS, 0), np.uint8))
     (written,) = write_bucket(location, target, 0, rows, (), "a" * 16, sending=Sending(0))
     if request.param == "its own pointers":
         return written

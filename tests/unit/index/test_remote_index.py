@@ -105,7 +105,7 @@ class Written:
         self.location = StoreLocation(f"file://{folder}")
         self.files: list[IndexFile] = []
         for number, digests in enumerate(runs, 1):
-            rows = IndexRows(digests, *_pointers(len(digests), number), np.empty((len(digests), 0), np.uint8))
+            rows = IndexRows(digests.copy(), *_pointers(len(digests), number), np.empty((len(digests), 0), np.uint8))
             target = IndexTarget(FOLDER, number, f"c{number}", rows_per_file, packed_rows_min)
             self.files += write_bucket(self.location, target, 0, rows, (), "a1", sending=Sending(0))
         if repointed and self.files:

@@ -17,7 +17,13 @@ from compactor.kernels.digest_sort import sort_by_digest
 from compactor.kernels.gather import DeltaRows, LocatedRows, gather_rows
 from compactor.kernels.hash_bucket import group_by_bucket, hash_buckets
 from compactor.kernels.live_rows import LiveFiles, LiveRows, count_live, live_pointers
-from compactor.kernels.pointers import RanksWithinFiles, compacted_pointers, ranks_within_files
+from compactor.kernels.pointers import (
+    RanksWithinFiles,
+    count_rows,
+    point_at_compacted,
+    put_in_order,
+    rank_within_parts,
+)
 from compactor.kernels.sha1 import Digests
 from compactor.kernels.sort_values import SortColumn, encode_sort_values
 from compactor.kernels.survivors import ArrivingRows, RememberedKeys, find_survivors
@@ -74,6 +80,26 @@ SORT_COLUMN = SortColumn("at", pa.int64(), descending=False)
 LIVE = LiveRows.of(FILES, int64s(5, 5), {})
 
 
+def ranked(
+    parts: tuple[int, ...], row_indices: tuple[int, ...], counts: tuple[int, ...] = (1, 2), first_rows: int = 2
+) -> list[int]:
+    """Ranks in two files of five rows."""
+    found = np.full(len(parts), 9, np.int32)
+    of_rows = (np.array(parts, np.int32), np.array(row_indices, np.int64), found)
+    rank_within_parts([of_rows], np.zeros(first_rows, np.int64), int64s(5, 5), np.array(counts, np.int64))
+    return found.tolist()
+
+
+def pointed(ranks: int = 1, numbers: int = 1, files: int = 2, rows_per_file: int = 1) -> None:
+    arrays = np.zeros(ranks, np.int32), np.zeros(2, np.int64), np.ones(files, np.int64), rows_per_file
+    point_at_compacted(int32s(1), *arrays, np.empty(numbers, np.int32), np.empty(1, np.int64))
+
+
+def in_order(part: int = 0, rank: int = 0, ranks: int = 1, room: int = 2) -> None:
+    of_rows = np.array([part], np.int32), np.full(ranks, rank, np.int32), int64s(7)
+    put_in_order(*of_rows, int64s(0, 1, 2), np.empty(room, np.int32))
+
+
 def ranks() -> RanksWithinFiles:
     return RanksWithinFiles(int32s(0, 1), int32s(0, 0), int64s(0, 2))
 
@@ -87,8 +113,11 @@ TAKEN: dict[str, Call] = {
     "gathered": gathered,
     "sorted": sorted_rows,
     "grouped": lambda: group_by_bucket(np.array([0, 2], np.uint32), 3),
-    "ranks": lambda: ranks_within_files(int32s(0, 1, 1), int64s(4, 4, 3), int64s(5, 5)),
-    "pointers": lambda: compacted_pointers(int32s(1), int32s(0), int64s(0, 0), int64s(1, 1), 1),
+    "ranks": lambda: ranked((0, 1, 1), (4, 4, 3)),
+    "ranks of some rows": lambda: ranked((0, 1, 1, -1, 2), (4, 4, 3, 9, 9)),
+    "pointers": pointed,
+    "in order": in_order,
+    "in order, of no part": lambda: in_order(part=-1, rank=5),
     "counted": lambda: count_live(LIVE, int32s(3), int64s(4), int64s(0, 0)),
 }
 
@@ -115,14 +144,22 @@ MISTAKES: dict[str, Call] = {
     "no hash bucket": lambda: hash_buckets(digests(1), 0),
     "too many hash buckets": lambda: hash_buckets(digests(1), 2**32),
     "a row beyond the hash buckets": lambda: group_by_bucket(np.array([0, 3], np.uint32), 3),
-    "ranks in a file beyond the last": lambda: ranks_within_files(int32s(0, 2), int64s(1, 1), int64s(5, 5)),
-    "ranks in a file before the first": lambda: ranks_within_files(int32s(-1), int64s(1), int64s(5, 5)),
-    "ranks of fewer rows": lambda: ranks_within_files(int32s(0, 0), int64s(1), int64s(5, 5)),
+    "ranks in fewer files": lambda: ranked((0, 1), (1, 1), first_rows=1),
+    "ranks in more files than are counted": lambda: ranked((0, 1), (1, 1), counts=(1,)),
+    "ranks of fewer rows": lambda: ranked((0, 0), (1,)),
+    "counted rows beyond the last part": lambda: count_rows(int32s(0, 2), int64s(0, 0)),
+    "counted rows before the first part": lambda: count_rows(int32s(-2), int64s(0, 0)),
     "marks of fewer rows": lambda: ranks().add(int64s(0, 1), np.ones(1, np.bool_)),
     "marks of more rows": lambda: ranks().of(int64s(0), np.ones(2, np.bool_)),
-    "ranks of other rows": lambda: compacted_pointers(int32s(1), int32s(0, 1), int64s(0, 0), int64s(1, 1), 1),
-    "numbers of other files": lambda: compacted_pointers(int32s(1), int32s(0), int64s(0, 0), int64s(1), 1),
-    "files without rows": lambda: compacted_pointers(int32s(1), int32s(0), int64s(0, 0), int64s(1, 1), 0),
+    "pointers with other ranks": lambda: pointed(ranks=2),
+    "pointers of other rows": lambda: pointed(numbers=2),
+    "numbers of other files": lambda: pointed(files=1),
+    "files without rows": lambda: pointed(rows_per_file=0),
+    "a rank beyond its part": lambda: in_order(rank=1),
+    "a rank before its part": lambda: in_order(part=1, rank=-1),
+    "an order of parts beyond the last": lambda: in_order(part=2),
+    "an order of other rows": lambda: in_order(ranks=2),
+    "an order with more room": lambda: in_order(room=3),
     "a file without a number": lambda: LiveFiles.of(int32s(3, 0)),
     "rows of fewer files": lambda: LiveRows.of(FILES, int64s(5), {}),
     "counted row indices of other pointers": lambda: count_live(LIVE, int32s(3), int64s(1, 2), int64s(0, 0)),
@@ -152,7 +189,7 @@ def test_offsets_that_lead_outside_of_their_data_are_never_followed(offsets: tup
 
 def test_two_keys_that_point_at_one_row_are_damage() -> None:
     with pytest.raises(Corrupt, match="twice at one row"):
-        ranks_within_files(int32s(0, 1, 1), int64s(4, 3, 3), int64s(5, 5))
+        ranked((0, 1, 1), (4, 3, 3))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.kernels.digest_sort import digest_order
 from compactor.kernels.search import find_digests
 from compactor.kernels.sha1 import Digests
 
@@ -16,7 +15,7 @@ from compactor.kernels.sha1 import Digests
 def in_digest_order(keys: list[int]) -> tuple[Digests, list[int]]:
     digests = np.frombuffer(b"".join(hashlib.sha1(str(key).encode()).digest() for key in keys), ">u4")
     digests = digests.astype(np.uint32).reshape(-1, 5)
-    order = digest_order(digests)
+    order = np.lexsort(digests.T[::-1])
     return digests[order], [keys[row] for row in order]
 
 

@@ -69,10 +69,10 @@ def test_sort_values_take_their_share_of_a_row() -> None:
 
 
 def test_a_bucket_takes_about_half_of_a_task_s_memory() -> None:
-    buckets = hash_buckets_for(375_000_000, EIGHT_CORES, 0)
-    share = memory_share(375_000_000, buckets, EIGHT_CORES, 0)
+    buckets = hash_buckets_for(3_750_000_000, EIGHT_CORES, 0)
+    share = memory_share(3_750_000_000, buckets, EIGHT_CORES, 0)
     assert share <= TARGET_MEMORY_SHARE
-    assert memory_share(375_000_000, buckets - 1, EIGHT_CORES, 0) > TARGET_MEMORY_SHARE
+    assert memory_share(3_750_000_000, buckets - 1, EIGHT_CORES, 0) > TARGET_MEMORY_SHARE
 
 
 def test_each_core_has_a_bucket_if_it_has_rows_enough() -> None:
@@ -119,9 +119,9 @@ def test_the_bucket_count_and_the_rows_of_a_round_can_be_asked_for() -> None:
 
 def test_more_rows_a_round_than_memory_holds_are_not_given_though_asked_for() -> None:
     small = Resources(task_memory_bytes=1_000 * DEDUPE_BYTES_PER_ROW, tasks=1)
-    # Later rounds meet as many rows of the index as arrive, so they are half of the 900 that nine tenths hold.
-    assert size_session(size(delta_rows=10_000), small, 1, 5_000).max_rows_per_round == 450
-    assert size_session(size(delta_rows=800), small, 1, 5_000).rounds == 1
+    # Later rounds meet as many rows of the index as arrive, so they are half of the 750 that three quarters hold.
+    assert size_session(size(delta_rows=10_000), small, 1, 5_000).max_rows_per_round == 375
+    assert size_session(size(delta_rows=700), small, 1, 5_000).rounds == 1
 
 
 def test_a_bucket_count_that_cannot_even_hold_the_index_is_refused_with_both_figures() -> None:
@@ -129,8 +129,8 @@ def test_a_bucket_count_that_cannot_even_hold_the_index_is_refused_with_both_fig
     with pytest.raises(Invalid) as refused:
         size_session(size(index_rows=5_000), small, 1, None)
     assert str(refused.value) == (
-        "5,000 index rows of 128 bytes in 1 hash bucket are 640,000 bytes in a task, which may take 90% of its "
-        "128,000: ask for 6 hash buckets or more"
+        "5,000 index rows of 60 bytes in 1 hash bucket are 300,000 bytes in a task, which may take 75% of its "
+        "60,000: ask for 7 hash buckets or more"
     )
 
 
@@ -291,7 +291,7 @@ def test_two_billion_rows_on_two_cores_of_8_gib_are_several_rounds_of_many_tasks
         "a round takes 80.5 GB of scratch folders at most, of 107.4 GB: 33 bytes a row shuffled, 49 kept" in arithmetic
     )
     assert (
-        "8,000 source files a round x 73 hash buckets: 13 MB in the driver, at most 50% of its 1,074 MB" in arithmetic
+        "8,000 source files a round x 37 hash buckets: 11 MB in the driver, at most 50% of its 1,074 MB" in arithmetic
     )
     assert "a hash task holds at most 52,377,649 rows at a time" in arithmetic
 

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.kernels.digest_sort import digest_order
 from compactor.kernels.sha1 import Digests
 from compactor.kernels.sort_values import SortColumn, decode_sort_values
 from compactor.model.errors import Corrupt
@@ -75,7 +74,7 @@ def in_digest_order(blocks: list[HashedRows]) -> tuple[Digests, list[tuple[int, 
         at, position = (column.to_pylist() for column in decode_sort_values([AT, POSITION], block.sort_values))
         ordinals = np.repeat(block.ordinals, block.row_counts).tolist()
         found += list(zip(ordinals, block.row_indices.tolist(), at, position, strict=True))
-    order = digest_order(digests)
+    order = np.lexsort(digests.T[::-1])
     return digests[order], [found[place] for place in order]
 
 

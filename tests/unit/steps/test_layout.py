@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from compactor.catalog.keys import TableFolder
 from compactor.catalog.snapshot import ReadPoint
 from compactor.index.files import IndexTarget
-from compactor.kernels.pointers import compacted_pointers
+from compactor.kernels.pointers import point_at_compacted
 from compactor.model.counts import Watermark
 from compactor.model.files import DeletionVector, IndexFile
 from compactor.model.names import ContentType, Operation
@@ -183,17 +183,17 @@ def test_pointers_are_where_the_tasks_write_their_rows(
         for place, cell in enumerate(written):
             source, bucket = cell
             here = places[bucket]
-            pointer = compacted_pointers(
+            number, row_index = np.empty(1, np.int32), np.empty(1, np.int64)
+            point_at_compacted(
                 np.array([source], np.int32),
                 np.array([rank[cell]], np.int32),
                 here.output_offsets,
                 here.first_file_numbers,
                 rows_per_file,
+                number,
+                row_index,
             )
-            assert (int(pointer[0][0]), int(pointer[1][0])) == (
-                file_number + place // rows_per_file,
-                place % rows_per_file,
-            )
+            assert (int(number[0]), int(row_index[0])) == (file_number + place // rows_per_file, place % rows_per_file)
             rank[cell] += 1
         file_number += -(-len(written) // rows_per_file)
 
