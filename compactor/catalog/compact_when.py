@@ -75,7 +75,7 @@ class CompactWhen(Document):
     """
 
     preset: Preset | None = Field(default=None, description="a policy by name, with no other field beside it")
-    ratio: Annotated[float, Field(ge=1)] | None = Field(default=None, description="of preset size_ratio; not set: 3")
+    ratio: Annotated[float, Field(gt=1)] | None = Field(default=None, description="of preset size_ratio; not set: 3")
     match: Match = Field(default=Match.ANY, description="whether one of the bounds suffices, or all are needed")
     pending_rows: Count | None = Field(default=None, description="rows of deltas that are not compacted")
     pending_bytes: Count | None = Field(default=None, description="bytes of their files")

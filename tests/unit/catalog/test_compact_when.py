@@ -71,6 +71,7 @@ REFUSED: list[tuple[object, str]] = [
     ({"preset": "streaming", "ratio": 3.0}, "leave out ratio"),
     ({"ratio": 3.0, "pending_rows": 5}, "ratio is that of the preset size_ratio"),
     ({"preset": "size_ratio", "ratio": 0.5}, "compact_when.ratio is 0.5"),
+    ({"preset": "size_ratio", "ratio": 1.0}, "compact_when.ratio is 1"),
     ({"dead_row_share": 1.1}, "compact_when.dead_row_share is 1.1"),
     ({"small_files": 1}, "compact_when.small_files is 1"),
     ({"pending_rows": 1, "max_usd": 3.0, "usd_per_day": 2.0}, "max_usd is 3, and usd_per_day 2"),
@@ -109,7 +110,7 @@ PRESETS_SAY = [
     (Preset.STREAMING, {"lag_seconds": 300, "not_before_seconds": 60}),
     (
         Preset.NIGHTLY,
-        {"pending_deltas": 1, "not_before_seconds": 43_200, "windows": [{"cron": "0 1 * * *", "seconds": 14_400}]},
+        {"pending_deltas": 1, "not_before_seconds": 14_400, "windows": [{"cron": "0 1 * * *", "seconds": 14_400}]},
     ),
 ]
 
