@@ -22,7 +22,7 @@ OF_THE_RUN = frozenset(
     {
         *("commit_id", "job_run_id", "session_id", "path"),
         *("size_bytes", "bytes_at_rest", "peak_memory_bytes"),
-        *("seconds", "at_ms", "expected_sla", "tasks", "cores", "timings"),
+        *("seconds", "at_ms", "expected_sla", "work_seconds", "tasks", "cores", "timings"),
     }
 )
 """Ids, times as predicted and as taken, what it took of the machine, and where files lie and how large they are."""

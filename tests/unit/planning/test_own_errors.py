@@ -112,13 +112,15 @@ def loaded(chance: random.Random) -> float:
     return chance.gauss(0, 0.08) + (chance.uniform(0, 0.7) if chance.random() < 1 / 30 else 0)
 
 
-def sessions_of_tables(noise: Noise, drift: float = 0.0) -> Iterator[tuple[int, float, float, float]]:
+def sessions_of_tables(
+    noise: Noise, drift: float = 0.0, sessions: int = 60
+) -> Iterator[tuple[int, float, float, float]]:
     """Of each session: its number, prediction, expected SLA and seconds. A table's prediction is wrong by a factor of
     its own, which `drift` changes from session to session."""
     chance = random.Random(7)
-    for _ in range(400):
+    for _ in range(150):
         bias, factors = chance.gauss(0, 0.5), list[float]()
-        for number in range(60):
+        for number in range(sessions):
             own = OwnErrors.of(factors[-TIMINGS_KEPT:])
             took = math.exp(bias + drift * number + noise(chance))
             sla = own.bound if own.bound is not None else own.centre * SLA_BUFFER
@@ -140,7 +142,7 @@ def test_as_many_sessions_as_stated_end_in_time_once_there_are_enough_and_fewer_
 
 def test_within_some_sessions_a_wrong_prediction_is_pulled_in() -> None:
     errors: dict[int, list[float]] = {}
-    for number, predicted, _, took in sessions_of_tables(steady):
+    for number, predicted, _, took in sessions_of_tables(steady, sessions=11):
         errors.setdefault(number, []).append(abs(math.log(predicted / took)))
     first, after_three, after_ten = (median(errors[number]) for number in (0, 3, 10))
     assert after_three < 0.7 * first
