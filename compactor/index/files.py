@@ -30,7 +30,7 @@ from compactor.index.page_sums import FOOTER_BYTES, PageSums, footer_span
 from compactor.index.paged_file import KEPT_BYTES_MAX, KeptFiles, PagedFile
 from compactor.index.remote_search import RowsInRun, expected_rows
 from compactor.index.shared_pages import SharedPages
-from compactor.kernels.digest_sort import side_by_side, sort_by_digest
+from compactor.kernels.digest_sort import Piece, merge_by_digest
 from compactor.kernels.hash_bucket import hash_buckets
 from compactor.kernels.sha1 import Digests
 from compactor.kernels.sort_values import SortColumn
@@ -43,8 +43,6 @@ from compactor.storage.ranges import RangeReader, Span
 from compactor.storage.sending import Sending
 from compactor.tabular.filesystems import local_path, reading, writing
 from compactor.tabular.output_file import OutputFile
-
-_FILE_NUMBER_BYTES = np.dtype(np.int32).itemsize
 
 _DIGESTS_SAMPLED = 64
 """Digests that are read of a file: enough to tell two buckets apart, without reading the whole file."""
@@ -204,27 +202,16 @@ def overlay(pieces: list[IndexRows]) -> tuple[IndexRows, npt.NDArray[np.int32]]:
     pieces.clear()
     if len(some) == 1:
         return some[0], np.arange(len(some[0]), dtype=np.int32)
-    width = some[0].sort_values.shape[1]
-    digests, row_indices, others = [], [], []
-    while some:
-        piece = some.pop(0)
-        digests.append(piece.digests)
-        row_indices.append(piece.row_indices.astype(np.uint64))
-        others.append(side_by_side(piece.file_numbers, piece.sort_values))
-    in_order = sort_by_digest(digests, row_indices, others, _FILE_NUMBER_BYTES + width)
-    file_numbers = in_order.sort_values[:, :_FILE_NUMBER_BYTES].copy().view(np.int32).reshape(-1)
-    rows = IndexRows(
-        in_order.digests,
-        file_numbers,
-        in_order.row_indices.view(np.int64),
-        np.ascontiguousarray(in_order.sort_values[:, _FILE_NUMBER_BYTES:]),
-    )
+    columns: list[Piece] = [(each.digests, each.row_indices, (each.file_numbers, each.sort_values)) for each in some]
+    some.clear()
+    merged = merge_by_digest(columns)
+    rows = IndexRows(merged.digests, merged.others[0], merged.row_indices, merged.others[1])
     newest = np.ones(len(rows), np.bool_)
     newest[1:] = (rows.digests[1:] != rows.digests[:-1]).any(axis=1)
     if newest.all():
-        return rows, in_order.row_numbers
+        return rows, merged.row_numbers
     kept = np.flatnonzero(newest)
-    return rows.take(kept), in_order.row_numbers.take(kept)
+    return rows.take(kept), merged.row_numbers.take(kept)
 
 
 def read_bucket(

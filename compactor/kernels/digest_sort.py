@@ -7,7 +7,9 @@ row move together, in two passes of sequential reads or writes, so that later pa
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import numba as nb
 import numpy as np
@@ -86,13 +88,51 @@ def sort_by_digest(
     return moved
 
 
-def side_by_side(*columns: npt.NDArray[np.generic]) -> Bytes:
-    """uint8 (rows, width): the bytes of these columns, each (rows,) or (rows, n), beside one another. As sort values of
-    `sort_by_digest` they move with the digests."""
-    return np.concatenate([_bytes_of(column) for column in columns], axis=1)
+@dataclass(frozen=True)
+class MergedRows:
+    """Rows of several pieces in digest order; equal digests in the order of the pieces.
+
+    digests      (rows, 5)
+    row_numbers  int32 (rows,): where the row stood among all pieces
+    row_indices  int64 (rows,)
+    others       the other columns
+    """
+
+    digests: Digests
+    row_numbers: npt.NDArray[np.int32]
+    row_indices: npt.NDArray[np.int64]
+    others: tuple[npt.NDArray[Any], ...]
 
 
-def _bytes_of(column: npt.NDArray[np.generic]) -> Bytes:
+Piece = tuple[Digests, npt.NDArray[np.int64], tuple[npt.NDArray[Any], ...]]
+"""Digests, row indices, and other columns, (rows,) or (rows, n)."""
+
+
+def merge_by_digest(pieces: list[Piece]) -> MergedRows:
+    """Rows of one piece or more, whose columns have the same types. The list is emptied, which releases the pieces as
+    their rows move."""
+    kinds = [(column.dtype, column.shape[1:]) for column in pieces[0][2]]
+    digests, row_indices, others = [], [], []
+    while pieces:
+        piece = pieces.pop(0)
+        digests.append(piece[0])
+        row_indices.append(piece[1].astype(np.uint64))
+        others.append(np.concatenate([_bytes_of(column) for column in piece[2]], axis=1))
+        del piece
+    widths = [dtype.itemsize * math.prod(shape) for dtype, shape in kinds]
+    in_order = sort_by_digest(digests, row_indices, others, sum(widths))
+    ends = np.cumsum(widths)
+    columns = tuple(
+        np.ascontiguousarray(in_order.sort_values[:, end - width : end])
+        .view(dtype)
+        .reshape(len(in_order.digests), *shape)
+        for (dtype, shape), end, width in zip(kinds, ends, widths, strict=True)
+    )
+    return MergedRows(in_order.digests, in_order.row_numbers, in_order.row_indices.view(np.int64), columns)
+
+
+def _bytes_of(column: npt.NDArray[Any]) -> Bytes:
+    """uint8 (rows, width)."""
     width = column.dtype.itemsize * (column.shape[1] if column.ndim == 2 else 1)
     return np.ascontiguousarray(column).view(np.uint8).reshape(len(column), width)
 

@@ -18,37 +18,29 @@ This module does not know the content of entries: a `LogFormat` has the actions,
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
 import structlog
-from pydantic import Field, JsonValue, TypeAdapter, ValidationError
-from pydantic_core import to_json
+from pydantic import TypeAdapter
 
 from compactor.log.checkpoints import CHECKPOINT_ENTRIES, Checkpoint, CheckpointFolder, LogState
-from compactor.log.keys import EntryObject, HintObject, ListsObject
-from compactor.log.long_lists import ListsBeside, LongLists
+from compactor.log.entries import Entry, EntryFolder
+from compactor.log.keys import HintObject
+from compactor.log.long_lists import LongLists
 from compactor.model.clock import Clock
-from compactor.model.document import Document, not_understood, written_by_newer
 from compactor.model.errors import Conflict, Corrupt, Invalid, Unavailable
 from compactor.model.retries import Backoff
 from compactor.storage.concurrently import AT_ONCE, run_concurrently
-from compactor.storage.create_once import create_once
 from compactor.storage.object_store import ObjectEntry, ObjectStore
 
 __all__ = ["CHECKPOINT_ENTRIES", "Appended", "DurableLog", "Entry", "LogFormat", "LogState"]
 
 _log = structlog.get_logger(__name__)
-
-ENTRY_FORMAT, WITH_LISTS_FORMAT = 1, 2
-
-ENTRY_BYTES_MAX = 1_000_000
-"""An entry that is longer leaves its long lists to an object beside it."""
 
 ENTRIES_AT_ONCE = 16
 """Entries that are read at the same time, since each read from an object store has a latency."""
@@ -61,9 +53,6 @@ LISTED_MAX = 1_000
 
 NUMBER_DIGITS = 20
 
-ENTRIES_KEPT = 32
-"""Entries that a log caches: the first, which has the log's start time, and the newest."""
-
 APPEND_ATTEMPTS_MAX = 1_000
 """Races that one append may lose before it gives up. Each is another writer's success, so this means starvation."""
 
@@ -72,16 +61,6 @@ RACING = Backoff(first_seconds=0.005, longest_seconds=1.0, jitter=1.0)
 
 StateT = TypeVar("StateT")
 ActionT = TypeVar("ActionT")
-
-
-@dataclass(frozen=True)
-class Entry(Generic[ActionT]):
-    """One entry of a log. `at_ms` never decreases within a log."""
-
-    number: int
-    entry_id: str
-    at_ms: int
-    actions: tuple[ActionT, ...]
 
 
 @dataclass(frozen=True)
@@ -116,15 +95,6 @@ class Appended(Generic[StateT, ActionT]):
     after: LogState[StateT]
 
 
-class _EntryDocument(Document):
-    format: int
-    entry_number: int = Field(ge=1)
-    entry_id: str
-    at_ms: int
-    actions: list[JsonValue]
-    lists: ListsBeside | None = None
-
-
 class DurableLog(Generic[StateT, ActionT]):
     """One log. It caches the newest fold that it has read, so a second load reads only later entries.
 
@@ -149,8 +119,15 @@ class DurableLog(Generic[StateT, ActionT]):
             store, folder, log_format.name, log_format.checkpoint, clock, log_format.checkpoint_entries
         )
         self._newest: LogState[StateT] = LogState(0, log_format.initial)
-        self._kept: dict[int, Entry[ActionT]] = {}
-        self._lock = threading.Lock()
+        self._entries = EntryFolder(
+            store,
+            folder,
+            log_format.name,
+            log_format.action_type,
+            clock,
+            keeps_entries=log_format.keeps_entries,
+            long_lists=log_format.long_lists,
+        )
 
     @property
     def newest(self) -> LogState[StateT]:
@@ -193,7 +170,7 @@ class DurableLog(Generic[StateT, ActionT]):
 
     def _has_not_begun(self) -> bool:
         """Whether entry 1 is missing. Checked first where entries are cached: most missing logs never existed."""
-        return self._format.keeps_entries and self._newest.entry_number == 0 and self._read(1) is None
+        return self._format.keeps_entries and self._newest.entry_number == 0 and self._entries.read(1) is None
 
     def _is_listed(self) -> bool:
         """Whether a listing finds the log's end faster than requests for one entry after the other."""
@@ -207,7 +184,7 @@ class DurableLog(Generic[StateT, ActionT]):
         """The requests for so many entries after the cached fold are sent together."""
         log_state = self._newest
         first = log_state.entry_number + 1
-        for entry in run_concurrently(self._store.location, self._read, range(first, first + count)):
+        for entry in run_concurrently(self._store.location, self._entries.read, range(first, first + count)):
             if entry is None:
                 return log_state
             log_state = self._apply(log_state, entry)
@@ -248,11 +225,11 @@ class DurableLog(Generic[StateT, ActionT]):
         return log_state
 
     def _read_all(self, numbers: Sequence[int]) -> dict[int, Entry[ActionT]]:
-        found = run_concurrently(self._store.location, self._read, numbers)
+        found = run_concurrently(self._store.location, self._entries.read, numbers)
         return {entry.number: entry for entry in found if entry is not None}
 
     def _listed_after(self, number: int) -> list[ObjectEntry]:
-        return list(self._store.list(f"{self.folder}/", self._entry_key(number)))
+        return list(self._store.list(f"{self.folder}/", self._entries.key(number)))
 
     def _numbers(self, listed: Sequence[ObjectEntry]) -> list[int]:
         names = (entry.key.removeprefix(f"{self.folder}/").removesuffix(".json") for entry in listed)
@@ -262,15 +239,15 @@ class DurableLog(Generic[StateT, ActionT]):
         while as_of is not None and as_of - log_state.entry_number > 1:  # entries up to `as_of` exist
             first = log_state.entry_number + 1
             numbers = range(first, min(first + ENTRIES_AT_ONCE, as_of + 1))
-            found = run_concurrently(self._store.location, self._read, numbers)
+            found = run_concurrently(self._store.location, self._entries.read, numbers)
             for entry in found:
                 if entry is None:
                     return log_state
                 log_state = self._apply(log_state, entry)
         news = 0
         while log_state.entry_number != as_of:
-            news += log_state.entry_number + 1 not in self._kept
-            entry = self._read(log_state.entry_number + 1)
+            news += log_state.entry_number + 1 not in self._entries.kept
+            entry = self._entries.read(log_state.entry_number + 1)
             if entry is None:
                 break
             log_state = self._apply(log_state, entry)
@@ -286,10 +263,10 @@ class DurableLog(Generic[StateT, ActionT]):
         log_state = self._newest
         begun: dict[int, Entry[ActionT] | None] = {}
         if log_state.entry_number == 0 and self._store.location.is_remote:
-            begun = dict(zip((1, 2), run_concurrently(self._store.location, self._read, (1, 2)), strict=True))
+            begun = dict(zip((1, 2), run_concurrently(self._store.location, self._entries.read, (1, 2)), strict=True))
         while not is_last(log_state.state):
             number = log_state.entry_number + 1
-            entry = begun[number] if number in begun else self._read(number)
+            entry = begun[number] if number in begun else self._entries.read(number)
             if entry is None:
                 break
             log_state = self._apply(log_state, entry)
@@ -299,7 +276,7 @@ class DurableLog(Generic[StateT, ActionT]):
     def entries(self, after: int = 0) -> Iterator[Entry[ActionT]]:
         """Entries from number `after` + 1 to the end, in order."""
         number = after + 1
-        while (entry := self._read(number)) is not None:
+        while (entry := self._entries.read(number)) is not None:
             yield entry
             number += 1
 
@@ -312,12 +289,12 @@ class DurableLog(Generic[StateT, ActionT]):
     def check_whole(self, log_state: LogState[StateT]) -> None:
         """Raises `Corrupt` if this fold of the log lacks something that was written: if entry 1 is missing, or if
         entries come after the missing one at which it ends. Takes two requests."""
-        if log_state.entry_number and self._store.read(self._entry_key(1)) is None:
+        if log_state.entry_number and self._store.read(self._entries.key(1)) is None:
             raise self._lacks(1)
-        after = self._entry_key(log_state.entry_number) if log_state.entry_number else None
+        after = self._entries.key(log_state.entry_number) if log_state.entry_number else None
         listed = next(iter(self._store.list(f"{self.folder}/", after)), None)
         next_number = log_state.entry_number + 1
-        if listed is None or listed.key == self._entry_key(next_number):  # the next one was written meanwhile
+        if listed is None or listed.key == self._entries.key(next_number):  # the next one was written meanwhile
             return
         if not log_state.entry_number or self._numbers([listed]):
             raise self._lacks(next_number)
@@ -336,7 +313,7 @@ class DurableLog(Generic[StateT, ActionT]):
 
     def entry(self, number: int) -> Entry[ActionT]:
         """One entry that must exist (`Corrupt` if it does not)."""
-        entry = self._read(number)
+        entry = self._entries.read(number)
         if entry is None:
             raise self._lacks(number)
         return entry
@@ -368,8 +345,8 @@ class DurableLog(Generic[StateT, ActionT]):
             after = self._apply(before, entry)
             if self._before_entry is not None:
                 self._before_entry(before, after)
-            if self._create(entry):
-                self._keep(entry)
+            if self._entries.create(entry):
+                self._entries.keep(entry)
                 self._remember(after)
                 self._checkpoint_when_due(after)
                 return Appended(entry, after)
@@ -387,68 +364,11 @@ class DurableLog(Generic[StateT, ActionT]):
         """Objects of checkpoints that the newest one does not need, and lists of entries that were not written. Recent
         ones may belong to an active writer."""
         yield from self._checkpoints.unneeded()
-        yield from (found for found, lists in self._lists() if not self._is_of_entry(lists))
+        yield from self._entries.lists_of_none()
 
     def damaged_lists(self) -> Iterator[str]:
         """What is wrong with long lists that lie beside entries, a sentence each. Reads all of them."""
-        for _, lists in self._lists():
-            try:
-                if self._is_of_entry(lists):
-                    self.entry(lists.entry_number)
-            except Corrupt as error:
-                yield str(error)
-
-    def _lists(self) -> Iterator[tuple[ObjectEntry, ListsObject]]:
-        listed = self._store.list(f"{self.folder}/lists/") if self._format.long_lists is not None else ()
-        found = ((each, ListsObject.parse_or_none(each.key)) for each in listed)
-        return ((each, lists) for each, lists in found if lists is not None)
-
-    def _is_of_entry(self, lists: ListsObject) -> bool:
-        key = self._entry_key(lists.entry_number)
-        body = self._store.read(key)
-        return body is not None and _EntryDocument.parse_durable(body, key).entry_id == lists.entry_id
-
-    # -- entries
-
-    def _create(self, entry: Entry[ActionT]) -> bool:
-        """Whether the entry was created; False: its number is another writer's. Raises `Unavailable` if unknown."""
-        key = self._entry_key(entry.number)
-
-        def is_ours(body: bytes) -> bool:
-            return self._keep(self._parse(entry.number, key, body)).entry_id == entry.entry_id
-
-        return create_once(self._store, key, self._with_short_lists(entry), is_ours, self._clock)
-
-    def _with_short_lists(self, entry: Entry[ActionT]) -> bytes:
-        """The entry, with long lists written beside it."""
-        body, long_lists = self._render(entry), self._format.long_lists
-        if long_lists is None or len(body) <= ENTRY_BYTES_MAX:
-            return body
-        actions, rows = long_lists.left_out_of(entry.actions)
-        if not rows:
-            return body
-        beside = long_lists.render(rows)
-        key = ListsObject(self.folder, entry.number, entry.entry_id).key
-        if not create_once(self._store, key, beside, lambda found: found == beside, self._clock):
-            raise Conflict(f"{key} has the lists of another entry, though no id is given twice")
-        return self._render(replace(entry, actions=tuple(actions)), ListsBeside.of(beside, rows))
-
-    def _read(self, number: int) -> Entry[ActionT] | None:
-        kept = self._kept.get(number)
-        if kept is not None:
-            return kept
-        key = self._entry_key(number)
-        body = self._store.read(key)
-        return None if body is None else self._keep(self._parse(number, key, body))
-
-    def _keep(self, entry: Entry[ActionT]) -> Entry[ActionT]:
-        """Caches a durable entry, if its kind of log does so."""
-        if self._format.keeps_entries:
-            with self._lock:
-                self._kept[entry.number] = entry
-                if len(self._kept) > ENTRIES_KEPT:
-                    del self._kept[min(number for number in self._kept if number > 1)]
-        return entry
+        return self._entries.damaged_lists()
 
     def _apply(self, log_state: LogState[StateT], entry: Entry[ActionT]) -> LogState[StateT]:
         state = log_state.state
@@ -458,33 +378,6 @@ class DurableLog(Generic[StateT, ActionT]):
             except Corrupt as error:
                 raise Corrupt(f"entry {entry.number} of log {self.folder} cannot follow: {error}") from error
         return LogState(entry.number, state, entry.at_ms)
-
-    def _render(self, entry: Entry[ActionT], lists: ListsBeside | None = None) -> bytes:
-        document = {
-            "format": ENTRY_FORMAT if lists is None else WITH_LISTS_FORMAT,
-            "entry_number": entry.number,
-            "entry_id": entry.entry_id,
-            "at_ms": entry.at_ms,
-            "actions": entry.actions,
-        }
-        return to_json(document if lists is None else {**document, "lists": lists})
-
-    def _parse(self, number: int, key: str, body: bytes) -> Entry[ActionT]:
-        document = _EntryDocument.parse_durable(body, key)
-        lists, long_lists = document.lists, self._format.long_lists
-        known = ENTRY_FORMAT if lists is None or long_lists is None else WITH_LISTS_FORMAT
-        if document.format != known:
-            raise written_by_newer(key, f"it has format {document.format}")
-        if document.entry_number != number:
-            raise Corrupt(f"{key} holds entry {document.entry_number}")
-        try:
-            actions = tuple(self._format.action_type.validate_json(to_json(action)) for action in document.actions)
-        except ValidationError as error:
-            raise not_understood(error, key, f"actions of a {self._format.name} log") from error
-        if lists is not None and long_lists is not None:
-            beside = ListsObject(self.folder, number, document.entry_id).key
-            actions = tuple(long_lists.filled_in(actions, lists, self._store.read(beside), beside))
-        return Entry(number, document.entry_id, document.at_ms, actions)
 
     # -- cached folds and checkpoints
 
@@ -507,8 +400,3 @@ class DurableLog(Generic[StateT, ActionT]):
         except Unavailable as error:
             # The entry is durable, so the append has succeeded; the next reader replays more entries.
             _log.warning("checkpoint_not_written", log=self.folder, reason=str(error))
-
-    # -- names
-
-    def _entry_key(self, number: int) -> str:
-        return EntryObject(self.folder, number).key

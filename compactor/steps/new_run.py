@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from compactor.kernels.digest_sort import side_by_side, sort_by_digest
+from compactor.kernels.digest_sort import Piece, merge_by_digest
 from compactor.kernels.sha1 import Digests
 from compactor.kernels.survivors import LIVE
 
@@ -88,28 +88,13 @@ def merge_runs(runs: list[NewRun]) -> NewRun:
     as their rows move."""
     if len(runs) == 1:
         return runs.pop()
-    width = runs[0].sort_values.shape[1]
-    digests, row_indices, others = [], [], []
-    while runs:
-        run = runs.pop(0)
-        digests.append(run.digests)
-        row_indices.append(run.row_indices.view(np.uint64))
-        others.append(side_by_side(run.outcomes, run.ordinals, run.ranks, run.sort_values))
-        del run
-    in_order = sort_by_digest(digests, row_indices, others, _OTHER_BYTES + width)
-    outcomes, ordinals, ranks, sort_values = np.split(in_order.sort_values, (1, 5, _OTHER_BYTES), axis=1)
-    return NewRun(
-        digests=in_order.digests,
-        outcomes=outcomes.copy().reshape(-1),
-        ordinals=ordinals.copy().view(np.int32).reshape(-1),
-        row_indices=in_order.row_indices.view(np.int64),
-        ranks=ranks.copy().view(np.int32).reshape(-1),
-        sort_values=np.ascontiguousarray(sort_values),
-    )
-
-
-_OTHER_BYTES = 9
-"""Outcome, ordinal and rank of a row."""
+    columns: list[Piece] = [
+        (run.digests, run.row_indices, (run.outcomes, run.ordinals, run.ranks, run.sort_values)) for run in runs
+    ]
+    runs.clear()
+    merged = merge_by_digest(columns)
+    outcomes, ordinals, ranks, sort_values = merged.others
+    return NewRun(merged.digests, outcomes, ordinals, merged.row_indices, ranks, sort_values)
 
 
 @dataclass(frozen=True)

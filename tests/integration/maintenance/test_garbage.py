@@ -14,7 +14,6 @@ import pytest
 
 from compactor import DeltaCatalog, compact
 from compactor.lake import Table
-from compactor.log import durable_log
 from compactor.log.checkpoints import CHECKPOINT_ENTRIES
 from compactor.log.keys import ListsObject
 from compactor.maintenance.garbage import StreamGarbage, delete_garbage, find_garbage
@@ -507,7 +506,7 @@ def test_a_table_that_is_not_there_is_one_sentence_and_exit_code_2(lake: DeltaCa
 def test_lists_beside_an_entry_stay_and_those_of_an_entry_that_was_not_written_go(
     lake: DeltaCatalog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durable_log, "ENTRY_BYTES_MAX", 0)
+    monkeypatch.setattr("compactor.log.entries.ENTRY_BYTES_MAX", 0)
     orders = lake.create_table(ORDERS)
     for value in ("first", "second"):
         append_and_compact(lake, orders, value)

@@ -19,7 +19,6 @@ from compactor.index.files import IndexTarget
 from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
 from compactor.lake import Table
-from compactor.log import durable_log
 from compactor.log.keys import EntryObject, ListsObject
 from compactor.maintenance.garbage import delete_garbage, find_garbage
 from compactor.maintenance.privacy import PrivacyProof, prove_many
@@ -233,7 +232,7 @@ def test_bounds_of_a_column_that_is_not_private_are_named_for_ever(
     lake: DeltaCatalog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, are_beside: bool
 ) -> None:
     if are_beside:
-        monkeypatch.setattr(durable_log, "ENTRY_BYTES_MAX", 0)
+        monkeypatch.setattr("compactor.log.entries.ENTRY_BYTES_MAX", 0)
     table = lake.create_table(PEOPLE, properties={"primary_keys": ["email"]})
     table.append({}, people(ANN, BOB))
     for n in range(40):

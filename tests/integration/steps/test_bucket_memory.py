@@ -15,6 +15,7 @@ import pytest
 
 from compactor import DeltaCatalog, compact
 from compactor.engine.in_process import InProcessEngine
+from compactor.kernels.warm import warm_kernels
 from compactor.planning.sizing import dedupe_bytes_per_row
 from compactor.sessions import round_runner
 
@@ -76,6 +77,7 @@ def _read(path: Path) -> Iterator[object]:
 
 @pytest.fixture
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TaskMemory:
+    warm_kernels()  # what compiling takes is not the tasks'
     found = TaskMemory(tmp_path)
     for name in ("dedupe_partition", "finish_partition", "split_bucket", "join_bucket"):
         monkeypatch.setattr(round_runner, name, found.measuring(name, getattr(round_runner, name)))

@@ -17,7 +17,8 @@ from compactor.catalog.properties import GRACE_SECONDS, NAMES
 from compactor.catalog.retired import id_digest
 from compactor.catalog.stream import STREAM_LOG
 from compactor.log.checkpoints import CheckpointHead
-from compactor.log.durable_log import CHECKPOINT_ENTRIES, ENTRY_BYTES_MAX, WITH_LISTS_FORMAT, DurableLog
+from compactor.log.durable_log import CHECKPOINT_ENTRIES, DurableLog
+from compactor.log.entries import ENTRY_BYTES_MAX, WITH_LISTS_FORMAT
 from compactor.log.long_lists import ListsBeside, LongLists
 from compactor.model.files import DeletionVector
 from compactor.model.names import LifecycleState

@@ -17,9 +17,9 @@ from pydantic_core import to_json
 from compactor.catalog.actions import DeltaAdded, RoundCommitted, StreamAction, StreamVersionCreated
 from compactor.catalog.snapshot import StreamSnapshot
 from compactor.catalog.stream import STREAM_LOG, StreamLog
-from compactor.log import durable_log
 from compactor.log.checkpoints import LogState
-from compactor.log.durable_log import ENTRY_BYTES_MAX, DurableLog
+from compactor.log.durable_log import DurableLog
+from compactor.log.entries import ENTRY_BYTES_MAX
 from compactor.log.long_lists import ListsBeside, LongLists
 from compactor.model.errors import Corrupt, Outdated, Unavailable
 from compactor.model.files import ColumnStats, DataFile, IndexFile
@@ -120,7 +120,7 @@ def test_only_an_entry_above_a_million_bytes_leaves_its_lists_out() -> None:
 @pytest.fixture
 def all_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every list of every entry lies beside it."""
-    monkeypatch.setattr(durable_log, "ENTRY_BYTES_MAX", 0)
+    monkeypatch.setattr("compactor.log.entries.ENTRY_BYTES_MAX", 0)
 
 
 @pytest.mark.usefixtures("all_beside")
