@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install dist archive demo test check test-roles test-long test-bounds lint format bench sla sim chaos proof test-spark-3.5 test-spark-latest synth plan-deploy deploy env start teardown generate docs demo-picture test-all release-check test-infra test-images test-monitoring test-page test-readers lock lock-upgrade clean
+.PHONY: help install dist archive demo test check test-roles test-long test-release test-bounds lint format bench sla sim chaos proof test-spark-3.5 test-spark-latest synth plan-deploy deploy env start teardown generate docs demo-picture test-all release-check test-infra test-images test-monitoring test-page test-readers lock lock-upgrade clean
 MAKEFLAGS += --no-print-directory
 
 # Settings of somebody else's Python or Spark would lead ours astray.
@@ -80,10 +80,13 @@ demo: $(INSTALLED)  ## use: end to end on this machine: queue, dispatcher, worke
 # long jobs, three with tests of which many wait for a server or a time-out.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 test: $(INSTALLED) $(MINISTACK)/.installed  ## develop: the tests (ARGS="-k name" for some; ARGS="-n 0 --pdb" in one process)
-	@$(BIN)/python -m pytest -n 3 $(BY_FILE) -m "not kills and not weeks and not long" $(ARGS)
+	@$(BIN)/python -m pytest -n 3 $(BY_FILE) -m "not kills and not weeks and not long and not release" $(ARGS)
 
 test-long: $(INSTALLED) $(MINISTACK)/.installed  ## develop: tests of more than half a minute each: archives, images, standalone Spark, demos on S3
 	@$(BIN)/python -m pytest -n 2 $(BY_FILE) -m "long and not kills" --ignore tests/roles $(ARGS)
+
+test-release: $(INSTALLED) $(MINISTACK)/.installed  ## release: tests of many minutes each: 10,000 objects that land while services are killed
+	@$(BIN)/python -m pytest -m release $(ARGS)
 
 test-kills: $(INSTALLED) $(MINISTACK)/.installed  ## develop: sessions on clusters of processes, of which executors, workers and dispatchers are killed
 	@$(BIN)/python -m pytest -n 2 $(BY_FILE) tests/spark tests/chaos tests/e2e -m kills $(ARGS)
@@ -102,7 +105,7 @@ SUITES := lint docs test-bounds test-infra test-readers test-kills test-roles te
 test-all:  ## develop: every suite that a machine with Python and make can run, one after the other, within an hour
 	@for suite in $(SUITES); do echo "make $$suite"; $(MAKE) $$suite || exit; done
 
-RELEASE_SUITES := test-monitoring test-page test-spark-3.5 test-spark-latest test-images sim chaos proof sla bench
+RELEASE_SUITES := test-release test-monitoring test-page test-spark-3.5 test-spark-latest test-images sim chaos proof sla bench
 release-check:  ## release: what a release needs beside test-all: Prometheus, Chromium, other Sparks, images, the long simulation, benchmarks; half a day
 	@for suite in $(RELEASE_SUITES); do echo "make $$suite"; $(MAKE) $$suite || exit; done
 

@@ -33,7 +33,6 @@ from tests.servers import (
 pytestmark = pytest.mark.servers
 
 DAYS = 2
-OBJECTS, WRITTEN_AGAIN, KILLS = 10_000, 500, 40
 WRITES_OF_TWO_COLLECTIONS = 12
 
 
@@ -124,9 +123,14 @@ def far_shop(tmp_path: Path) -> Iterator[Shop]:
         yield Shop(service, f"s3://{BUCKET}/landing/")
 
 
-@pytest.mark.long
 @pytest.mark.timeout(1_500)
-def test_of_ten_thousand_objects_each_version_is_in_one_delta_while_two_services_are_killed(far_shop: Shop) -> None:
+@pytest.mark.parametrize(
+    ("objects", "kills"),
+    [pytest.param(1_000, 12, marks=pytest.mark.long), pytest.param(10_000, 40, marks=pytest.mark.release)],
+)
+def test_each_version_of_an_object_is_in_one_delta_while_two_services_are_killed(
+    far_shop: Shop, objects: int, kills: int
+) -> None:
     """At each write and at random; each version is announced 1 to 3 times, and some objects are written again."""
     chance, sequencers, expected = random.Random(37), count(1), dict[int, str]()
     s3 = boto3.client("s3", endpoint_url=far_shop.service.s3_url, region_name=REGION)
@@ -153,18 +157,18 @@ def test_of_ten_thousand_objects_each_version_is_in_one_delta_while_two_services
         chance.shuffle(bodies)
         far_shop.announce(bodies)
 
-    land(range(OBJECTS), "first")
+    land(range(objects), "first")
     kill_at, killed = count(1), 0
     services = [far_shop.start(next(kill_at)), far_shop.start()]
-    while killed < KILLS and any(each.is_alive() for each in services):
+    while killed < kills and any(each.is_alive() for each in services):
         time.sleep(chance.uniform(0.1, 1.5))
         which = chance.randrange(2)
         services[which].kill()  # unless it was killed at its write
         services[which].join(10)
         killed += 1
         if killed % 4 == 0:
-            land(chance.sample(range(OBJECTS), WRITTEN_AGAIN * 4 // KILLS), f"again {killed}")
-        services[which] = far_shop.start(next(kill_at) % WRITES_OF_TWO_COLLECTIONS if killed < KILLS else 0)
+            land(chance.sample(range(objects), objects // 200), f"again {killed}")
+        services[which] = far_shop.start(next(kill_at) % WRITES_OF_TWO_COLLECTIONS if killed < kills else 0)
     for which, service in enumerate(services):
         service.join(600)
         if service.exitcode == -signal.SIGKILL:
@@ -172,5 +176,5 @@ def test_of_ten_thousand_objects_each_version_is_in_one_delta_while_two_services
     for service in services:
         service.join(600)
         assert service.exitcode == 0
-    assert killed >= KILLS // 2
+    assert killed >= kills // 2
     far_shop.check(expected)
