@@ -12,7 +12,7 @@ import structlog
 import typer
 
 from compactor.model.background import BackgroundLoop
-from compactor.model.errors import EXIT_FAILED, LithifyError, Unavailable
+from compactor.model.errors import EXIT_FAILED, Invalid, LithifyError, Unavailable
 from compactor.model.names import counted
 from dispatcher.cli.options import DeadLettersOption, EndpointOption, Output, OutputOption
 from dispatcher.cli.output import answer
@@ -56,6 +56,7 @@ def ingest(
     """
     dependencies = dependencies_of(context)
     queue = dependencies.clients.queue(QueueAddress(queue_url, dead_letter_queue_url, endpoint_url, lake.region))
+    queue.dead_letters()  # refuses a queue without: what cannot be taken in would come again for ever
     catalog = lake.open()
     settings = IngestSettings(collect_seconds=0.0 if once else collect_seconds, files_max=files_max)
     taking = Ingest(queue, catalog, settings, dependencies.clock)
@@ -105,6 +106,11 @@ def _until_stopped(taking: Ingest, liveness: LivenessSignal | None, ends: thread
             taking.collect_once()
         except Unavailable as error:
             _log.warning("ingest_waits", reason=str(error))
+            ends.wait(AWAY_SECONDS)
+        except Invalid:
+            raise
+        except Exception as error:  # noqa: BLE001  (no message ends the service)
+            _log.error("ingest_failed", error_kind=type(error).__name__, exc_info=error)
             ends.wait(AWAY_SECONDS)
 
     for number in (signal.SIGTERM, signal.SIGINT):

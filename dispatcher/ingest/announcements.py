@@ -87,7 +87,7 @@ def _files(message: Mapping[str, Any]) -> Iterator[Announced | AnnouncedRows]:
 def _of_register(register: Mapping[str, Any]) -> Iterator[Announced | AnnouncedRows]:
     if set(register) == {"files"} and isinstance(register["files"], list):
         for uri in register["files"]:
-            yield Announced(str(uri))
+            yield Announced(_text("a file", uri))
         return
     rows = register.get("rows")
     if not {"table", "rows"} <= set(register) <= {"table", "rows", "id"} or not isinstance(rows, list) or not rows:
@@ -102,7 +102,8 @@ def _of_register(register: Mapping[str, Any]) -> Iterator[Announced | AnnouncedR
         raise Invalid(
             f"the message has {len(lines):,} bytes of rows, and {ROWS_BYTES_MAX:,} are the most: write a file"
         )
-    yield AnnouncedRows(str(register["table"]), lines, None if register.get("id") is None else str(register["id"]))
+    rows_id = register.get("id")
+    yield AnnouncedRows(_text("table", register["table"]), lines, None if rows_id is None else _text("id", rows_id))
 
 
 def _of_record(record: Mapping[str, Any]) -> Iterator[Announced]:
@@ -116,9 +117,19 @@ def _of_record(record: Mapping[str, Any]) -> Iterator[Announced]:
 
 def _object(bucket: str, key: str, found: Mapping[str, Any], etag: str | None) -> Iterator[Announced]:
     """Markers of folders are no files."""
-    size_bytes = found.get("size")
+    size_bytes = None if found.get("size") is None else int(found["size"])
     if key.endswith("/") or size_bytes == 0:
         return
     sequencer = found.get("sequencer")
-    comparable = None if sequencer is None else str(sequencer).upper().rstrip("0")
-    yield Announced(f"s3://{bucket}/{key}", etag.strip('"') if etag else None, size_bytes, comparable)
+    comparable = None if sequencer is None else _text("sequencer", sequencer).upper().rstrip("0")
+    version = _text("etag", etag).strip('"') if etag else None
+    yield Announced(f"s3://{_text('bucket', bucket)}/{_text('key', key)}", version, size_bytes, comparable)
+
+
+def _text(name: str, value: object) -> str:
+    """Raises `TypeError` for what is no text, `ValueError` for text that cannot be sent: JSON may have halves of
+    characters."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is no text but {value!r}")
+    value.encode()
+    return value

@@ -3,8 +3,9 @@
     1  changes that are refused, in the quarantine of a table that has one
     2  the delta files of all files that were collected, in the lake: one of many small ones
     3  one entry in the log of each partition stream that they have rows for
-    4  copies of messages of files that cannot be taken in, among the dead letters, with the reasons
-    5  the messages are deleted
+    4  the messages of files that are durable are deleted
+    5  copies of those of files that cannot be taken in, among the dead letters, with the reasons
+    6  these messages are deleted
 
 The id of an append is the file's URI and version, or that of rows in a message, and the entry names those of a delta.
 So a file that is announced twice, or whose message comes again after a stop at any of these writes, is in exactly one
@@ -125,13 +126,13 @@ class Ingest:
         done = Ingested(messages=len(messages), left_out=left_out)
         for table_id, files in by_table.items():
             done = self._take(tables[table_id], files, done)
-        refused = sum(bool(message.reasons) for message in messages)
-        for message in messages:
-            if message.reasons:
-                _log.warning("file_refused", message_id=message.message.message_id, reasons=message.reasons)
-                self._queue.dead_letter(message.message, message.reasons)
-        self._queue.delete_all([each.message for each in messages])
-        found = replace(done, refused=refused)
+        refused = [message for message in messages if message.reasons]
+        self._queue.delete_all([each.message for each in messages if not each.reasons])
+        for each in refused:
+            _log.warning("file_refused", message_id=each.message.message_id, reasons=each.reasons)
+            self._queue.dead_letter(each.message, each.reasons)
+        self._queue.delete_all([each.message for each in refused])
+        found = replace(done, refused=len(refused))
         _log.info("files_ingested", **vars(found))
         return found
 
@@ -170,7 +171,8 @@ class Ingest:
         requests = 1
         while True:
             left = settings.collect_seconds - (self._clock.monotonic_seconds() - began)
-            wait = min(max(int(left), 1), WAIT_SECONDS_MAX) if left > 0 else 0
+            # Without a wait SQS asks some of its servers only, and may find no message although there are some.
+            wait = min(max(int(left), 1), WAIT_SECONDS_MAX) if left > 0 or not messages else 0
             received = self._receive(requests, wait)
             more_wait = len(received) > requests * MESSAGES_AT_ONCE // 2
             for each in received:

@@ -91,6 +91,12 @@ def test_what_is_no_new_file_announces_none() -> None:
         '{"register":{"table":"SHOP.STOCK.V1","rows":[1]}}',
         '{"register":{"table":"SHOP.STOCK.V1","rows":["' + "x" * 205_000 + '"]}}',
         '{"source":"aws.s3","detail-type":"Object Created"}',
+        json.dumps({**EVENT, "detail": {"bucket": {"name": "b"}, "object": {"key": "k", "size": "big"}}}),
+        json.dumps({**EVENT, "detail": {"bucket": {"name": "b"}, "object": {"key": 5, "size": 5}}}),
+        json.dumps({**EVENT, "detail": {"bucket": {"name": "b"}, "object": {"key": "k", "sequencer": {"a": 1}}}}),
+        '{"register":{"files":["s3://b/k",5]}}',
+        '{"register":{"files":["s3://b/\\ud800"]}}',
+        '{"register":{"table":"SHOP.STOCK.V1","rows":[{"id":1}],"id":"\\ud800"}}',
         "[" * 100_000,
     ],
     ids=lambda body: body[:40],
@@ -218,6 +224,15 @@ def test_what_cannot_be_taken_in_is_a_dead_letter_with_its_reason_and_the_others
         "does not exist",
     ):
         assert reason in reasons
+
+
+def test_what_was_taken_in_does_not_come_again_although_no_dead_letter_can_be_written(landing: Landing) -> None:
+    landing.queue = MemoryQueue(landing.clock)
+    landing.land("orders/1.parquet", {"op": "c", "id": 1, "day": "1", "v": 1})
+    landing.queue.send("rubbish")
+    with pytest.raises(Invalid, match="dead-letter"):
+        landing.ingest().collect_once()
+    assert landing.queue.messages_left() == 1
 
 
 class BreakingPartitions(Partitioning):
