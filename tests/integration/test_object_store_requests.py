@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
+import boto3
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -309,7 +310,6 @@ def depth(proxy: Proxy) -> int:
 def test_a_registered_file_that_has_changed_since_its_append_is_corrupt_and_named(
     proxy: Proxy, in_another_process: bool
 ) -> None:
-    import boto3
 
     s3 = boto3.client("s3", endpoint_url=proxy.url, region_name=REGION)
     prefix = f"registered-{in_another_process}"
@@ -331,7 +331,6 @@ def test_a_registered_file_that_has_changed_since_its_append_is_corrupt_and_name
 def test_a_registered_file_that_was_replaced_by_one_of_the_same_size_is_corrupt_and_named(
     proxy: Proxy, in_another_process: bool, rows: int
 ) -> None:
-    import boto3
 
     s3 = boto3.client("s3", endpoint_url=proxy.url, region_name=REGION)
     prefix = f"same-size-{rows}-{in_another_process}"
@@ -362,7 +361,6 @@ def test_a_registered_file_that_was_replaced_by_one_of_the_same_size_is_corrupt_
 
 
 def test_a_file_that_is_registered_again_after_it_was_written_anew_is_measured_anew(proxy: Proxy) -> None:
-    import boto3
 
     s3 = boto3.client("s3", endpoint_url=proxy.url, region_name=REGION)
     lake = catalog(proxy, "again")
@@ -577,3 +575,26 @@ def test_a_file_that_is_replaced_while_it_is_read_is_taken_in_as_its_newer_versi
     queue.send(json.dumps(announced[0]))
     assert ingest.collect_once().files == 1
     assert lake.table(TABLE).scan(view="merged").to_table().column("status").unique().to_pylist() == ["new"]
+
+
+@pytest.mark.parametrize("key", ["folder//1.parquet", "a\tb.parquet"])
+def test_a_file_whose_key_is_no_path_lands_as_any_other_and_may_be_registered(proxy: Proxy, key: str) -> None:
+    prefix = f"odd-{len(key)}"
+    lake, queue, ingest = landed_on_s3(proxy, prefix)
+    rows, sink = rows_of(np.arange(TAIL_BYTES // 8), "new"), pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression="none", use_dictionary=False)
+    s3 = boto3.client("s3", endpoint_url=proxy.url, region_name=REGION)
+    uri = f"s3://far/{prefix}/landing/{key}"
+    s3.put_object(Bucket="far", Key=f"{prefix}/landing/{key}", Body=sink.getvalue().to_pybytes())
+    s3.put_object(Bucket="far", Key=f"{prefix}/landing/empty//{key}", Body=b"")
+    gone, empty = (f"s3://far/{prefix}/landing/{each}//{key}" for each in ("gone", "empty"))
+    queue.send(json.dumps({"register": {"files": [uri]}}))
+    queue.send(json.dumps({"register": {"files": [gone, empty]}}))
+    done = ingest.collect_once()
+    assert (done.files, done.rows, done.refused) == (1, rows.num_rows, 1)
+    (dead,) = queue.dead_letters().receive(10, 0, 10)
+    for reason in ("gone//", "does not exist", "0 bytes"):
+        assert reason in (dead.reasons or "")
+    lake.table(TABLE).append({}, [uri])
+    compact(lake)
+    assert lake.table(TABLE).scan().to_table().sort_by("id").select(rows.column_names).equals(rows)

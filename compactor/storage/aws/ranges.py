@@ -2,6 +2,8 @@
 
 Credentials are boto3's, which finds them in more places than obstore does. obstore sends each request once:
 `storage/repeated_ranges.py` repeats it, depending on the answer. Its errors are translated here.
+
+obstore takes keys for paths, and refuses what is no path: `a//b`, `a/../b`, a tab. S3 has such keys: boto3 reads them.
 """
 
 from __future__ import annotations
@@ -12,19 +14,22 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import obstore
+from botocore.exceptions import ClientError
 from obstore import exceptions
 from obstore.store import S3Store
 
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError, Unavailable
-from compactor.storage.aws.failures import kind_of
+from compactor.storage.aws.failures import kind_of, translated
 from compactor.storage.aws.limits import RequestLimits
 from compactor.storage.aws.s3 import S3Clients, shared_clients
 from compactor.storage.location import bucket_and_key
 from compactor.storage.ranges import REQUEST_BYTES_MAX, SlowDown, Span, Tail
 
 if TYPE_CHECKING:
-    from obstore import GetOptions, GetResult
+    from mypy_boto3_s3 import S3Client
+    from mypy_boto3_s3.type_defs import GetObjectRequestTypeDef
+    from obstore import GetOptions
     from obstore.store import S3Config
 
 CREDENTIALS_SECONDS = 120.0
@@ -34,6 +39,11 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
 _THROTTLED_STATUSES = (429, 503)
 _THROTTLED = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded"})
+_NO_PATH = "Could not parse path"
+"""Begins obstore's error of a key that is no path."""
+
+_CHANGED = "has changed while it was read: files of a table are written once and never again"
+_SHORTER = "is empty, or shorter than it is expected to be"
 _EMPTY = re.compile(r"non-partial response|status code: 416")
 
 
@@ -60,7 +70,7 @@ class S3Ranges:
         if version is not None:
             options["if_match"] = version
         try:
-            data = self._get(uri, options)[1]
+            data = self._get(uri, options).data
         except _EmptyError as error:
             raise Corrupt(f"{uri} ends before byte {span.start}, but is expected to have {span.end}") from error
         if len(data) != span.length:
@@ -69,18 +79,21 @@ class S3Ranges:
 
     def read_tail(self, uri: str, length: int) -> Tail:
         try:
-            found, data = self._get(uri, {"range": {"suffix": length}})
+            return self._get(uri, {"range": {"suffix": length}})
         except _EmptyError:
-            found, data = self._get(uri, {})
-        meta = found.meta
-        modified_at_ms = int(meta["last_modified"].timestamp() * 1000)
-        return Tail(meta["size"], meta["e_tag"], modified_at_ms, data)
+            return self._get(uri, {})
 
-    def _get(self, uri: str, options: GetOptions) -> tuple[GetResult, memoryview]:
+    def _get(self, uri: str, options: GetOptions) -> Tail:
         bucket, key = bucket_and_key(uri)
         try:
             found = obstore.get(self._store(bucket), key, options=options)
-            return found, memoryview(found.bytes())
+            meta = found.meta
+            modified_at_ms = int(meta["last_modified"].timestamp() * 1000)
+            return Tail(meta["size"], meta["e_tag"], modified_at_ms, memoryview(found.bytes()))
+        except ValueError as error:
+            if not str(error).startswith(_NO_PATH):
+                raise
+            return self._get_by_boto3(uri, bucket, key, options)
         except (exceptions.BaseError, OSError) as error:
             translated = _translated(error, uri, options)
             if isinstance(translated, Denied):
@@ -88,6 +101,40 @@ class S3Ranges:
                     self._stores.pop(bucket, None)
                 self._clients.renew(self._clock.monotonic_seconds())
             raise translated from error
+
+    def _get_by_boto3(self, uri: str, bucket: str, key: str, options: GetOptions) -> Tail:
+        asked: GetObjectRequestTypeDef = {"Bucket": bucket, "Key": key}
+        size_bytes = 0
+        match options.get("range"):
+            case (int(start), int(end)):
+                asked["Range"], size_bytes = f"bytes={start}-{end - 1}", end - start
+            case {"suffix": int(length)}:
+                asked["Range"], size_bytes = f"bytes=-{length}", length
+            case _:
+                pass
+        version = options.get("if_match")
+        if version is not None:
+            asked["IfMatch"] = version
+
+        def ask(client: S3Client) -> Tail:
+            found = client.get_object(**asked)
+            size = int(found.get("ContentRange", "").rpartition("/")[2] or found["ContentLength"])
+            modified_at_ms = int(found["LastModified"].timestamp() * 1000)
+            return Tail(size, found["ETag"], modified_at_ms, memoryview(found["Body"].read()))
+
+        with translated(f"{uri} cannot be read"):
+            try:
+                return self._clients.once(ask, size_bytes)
+            except ClientError as error:
+                match error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0):
+                    case 404:
+                        raise Corrupt(f"{uri} does not exist") from error
+                    case 412:
+                        raise Corrupt(f"{uri} {_CHANGED}") from error
+                    case 416:
+                        raise _EmptyError(f"{uri} {_SHORTER}") from error
+                    case _:
+                        raise
 
     def _store(self, bucket: str) -> S3Store:
         with self._lock:
@@ -139,9 +186,9 @@ def _translated(error: Exception, uri: str, options: GetOptions) -> LithifyError
     if isinstance(error, FileNotFoundError):
         return Corrupt(f"{uri} does not exist")
     if isinstance(error, exceptions.PreconditionError):
-        return Corrupt(f"{uri} has changed while it was read: files of a table are written once and never again")
+        return Corrupt(f"{uri} {_CHANGED}")
     if "range" in options and _EMPTY.search(sentence):
-        return _EmptyError(f"{uri} is empty, or shorter than it is expected to be")
+        return _EmptyError(f"{uri} {_SHORTER}")
     status, code = _STATUS.search(sentence), _CODE.search(sentence)
     kind = Unavailable if status is None else kind_of(code[1] if code else "", int(status[1]))
     if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
