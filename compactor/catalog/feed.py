@@ -61,6 +61,16 @@ class Feed(Document):
     columns: dict[str, str] = Field(
         default={}, description="names of columns in the feed, and those that they have in the table"
     )
+    without: tuple[str, ...] = Field(
+        default=(),
+        description="columns of the feed that are left out, such as one that the source has dropped: no update needs "
+        "them, and rows have null there",
+    )
+
+    @property
+    def columns_left_out(self) -> tuple[str, ...]:
+        """Their names in the table."""
+        return tuple(self.columns.get(name, name) for name in self.without)
 
     def reason_against_default_partition(self, default_partition: str | None) -> str | None:
         """Why a move out of the default partition could not be seen: in an image before a change null also means *not

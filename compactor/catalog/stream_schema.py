@@ -186,18 +186,19 @@ def inferred_floats(
 
 
 def warn_of_missing(
-    found: Sequence[NamedSchema], known: Sequence[pa.Schema], partition_keys: Sequence[str], *, refuses: bool
+    found: Sequence[NamedSchema], known: Sequence[pa.Schema], not_needed: Sequence[str], *, refuses: bool
 ) -> tuple[str, ...]:
     """The columns of the stream that upserts lack, a sentence for each file; raises `Invalid` with them if the table
-    refuses such upserts. Columns of partition keys have the partition's value.
+    refuses such upserts.
 
-    known  the schemas of the stream
+    known       the schemas of the stream
+    not_needed  columns of partition keys, which have the partition's value, and those that the table's feed leaves out
     """
     sentences = []
     known_names = {column for other in known for column in other.names}
     for name, schema in found:
         each = dict.fromkeys(path for other in known for path in missing_fields(schema, other))
-        missing = [path for path in each if path not in partition_keys]
+        missing = [path for path in each if path not in not_needed]
         if missing:
             added = [column for column in schema.names if column not in known_names]
             sentences.append(_missing_sentence(name, missing, added))

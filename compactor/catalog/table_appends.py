@@ -406,7 +406,8 @@ class TableAppends:
             return ()
         known = [*([] if self._table.schema is None else [self._table.schema]), *(schema for _, schema in before)]
         refuses = properties.missing_columns is MissingColumns.REFUSE
-        return warn_of_missing(plain, known, self._table.partition_keys, refuses=refuses)
+        left_out = () if properties.changes is None else properties.changes.columns_left_out
+        return warn_of_missing(plain, known, (*self._table.partition_keys, *left_out), refuses=refuses)
 
     def _rules(self, incoming: _Incoming) -> DeltaRules:
         properties = self._table.properties

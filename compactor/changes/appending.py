@@ -142,6 +142,12 @@ def reader_of(table: ChangedTable, keys: Keys, feed: Feed) -> ChangeReader:
             f"the feed is ordered by {', '.join(feed.order)}, and table {table.table_id} by {', '.join(own)}, its sort "
             "keys: leave the order out"
         )
+    left_out = {*primary_keys, *table.partitioning.columns, *own, *feed.order}.intersection(feed.columns_left_out)
+    if left_out:
+        raise Invalid(
+            f"the feed is without {', '.join(sorted(left_out))}, by which table {table.table_id} finds, places or "
+            "orders its rows: leave it in"
+        )
     reason = feed.reason_against_default_partition(table.partitioning.default_partition)
     if reason is not None:
         raise Invalid(reason)

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compactor.changes.change_batch import Bools, ChangeBatch, Int64s, Refusals, mask_of
+from compactor.changes.change_batch import OR_DROPPED, Bools, ChangeBatch, Int64s, Refusals, mask_of
 from compactor.changes.conversion import converted
 from compactor.changes.debezium import OF_SOURCE
 from compactor.changes.json_lines import event_of, lines_of, read_events, text_fields
@@ -36,10 +36,15 @@ _LAST_OF_ITS_TRANSACTION = (1 << 63) - 1
 
 
 def changes_of_maxwell(
-    body: bytes, declared: pa.Schema | None, sort_columns: Sequence[str], needed: Mapping[str, bool], source_name: str
+    body: bytes,
+    declared: pa.Schema | None,
+    sort_columns: Sequence[str],
+    needed: Mapping[str, bool],
+    source_name: str,
+    without: Collection[str] = (),
 ) -> ChangeBatch:
     """`needed`: the table's key and partition columns, and which of them may be null; `sort_columns`: its others are
-    fields of the event.
+    fields of the event; `without`: columns that are left out.
 
     Raises `Invalid`, with the rows, for events that are no change of a row, and for rows of which a value is missing.
     """
@@ -52,8 +57,8 @@ def changes_of_maxwell(
     events = read_events(lines, numbers, pa.schema([*text_fields(first, _IMAGES), *rows]), source_name, images=_IMAGES)
     upserts, deletes = _operations(events, numbers, source_name)
     is_row = upserts | deletes
-    after = _typed(_rows(events, "data", is_row), declared, numbers[is_row], source_name)
-    before = _typed(_rows(events, "old", is_row), declared, numbers[is_row], source_name)
+    after = _typed(_left(_rows(events, "data", is_row), without), declared, numbers[is_row], source_name)
+    before = _typed(_left(_rows(events, "old", is_row), without), declared, numbers[is_row], source_name)
     updates = _is(events, ("update",))
     _refuse_partial(after, lines, numbers[is_row], (updates, is_row), declared, source_name)
     order = _order_columns(events.filter(pa.array(is_row)), sort_columns, source_name)
@@ -62,7 +67,12 @@ def changes_of_maxwell(
 
 
 def changes_of_canal(
-    body: bytes, declared: pa.Schema | None, sort_columns: Sequence[str], needed: Mapping[str, bool], source_name: str
+    body: bytes,
+    declared: pa.Schema | None,
+    sort_columns: Sequence[str],
+    needed: Mapping[str, bool],
+    source_name: str,
+    without: Collection[str] = (),
 ) -> ChangeBatch:
     """See `changes_of_maxwell`. Values are text: their types are the table's, else those of `mysqlType`."""
     lines, numbers = _lines(body, source_name)
@@ -71,7 +81,11 @@ def changes_of_canal(
     events = _messages(lines, numbers, source_name)
     upserts, deletes = _operations(events, numbers, source_name)
     places, within, before_at = _places_of_rows(events, (numbers, upserts | deletes), source_name)
-    after, before = _rows_of_lists(events, "data", None), _rows_of_lists(events, "old", before_at)
+    after, before = (
+        _left(_rows_of_lists(events, name, at), without) for name, at in (("data", None), ("old", before_at))
+    )
+    if declared is not None:
+        declared = pa.schema([each for each in declared if each.name not in without])
     updates = _is(events, ("update",))[places]
     _refuse_partial_rows(after, lines, numbers, (places, within, updates), declared, source_name)
     types = _types_of_mysql(events)
@@ -211,6 +225,10 @@ def _rows(events: pa.Table, name: str, is_row: Bools) -> pa.Table:
     return pa.table({each.name: pc.struct_field(struct, each.name) for each in struct.type})
 
 
+def _left(rows: pa.Table, without: Collection[str]) -> pa.Table:
+    return rows.drop_columns([name for name in without if name in rows.column_names])
+
+
 def _columns(declared: pa.Schema) -> list[pa.Field]:
     return [each for each in declared if not each.name.startswith(OF_SOURCE)]
 
@@ -338,7 +356,7 @@ def _partial(missing: Collection[str]) -> str:
     names = ", ".join(repr(name) for name in sorted(missing))
     return (
         f"the update has no {names}, so the row is not known whole: set binlog_row_image=FULL (and output_nulls=true "
-        "in Maxwell)"
+        f"in Maxwell), {OR_DROPPED}"
     )
 
 
@@ -356,15 +374,16 @@ def _refuse_partial(
     has_null, (are_updates, is_row) = _has_null(after), updates
     if not (has_null & are_updates[is_row]).any():
         return
-    refused, seen = Refusals(source_name), {*_names(declared)}
+    refused, columns = Refusals(source_name), {*after.column_names}
+    seen = columns & {*_names(declared)}
     for at, (line, is_update) in enumerate(zip(np.array(lines, object)[is_row], are_updates[is_row], strict=True)):
         if not has_null[at]:
-            seen.update(after.column_names)
+            seen = columns
             continue
-        there = set(json.loads(line).get("data") or ())
+        there = columns & set(json.loads(line).get("data") or ())
         if is_update and not seen <= there:
             refused.add([int(numbers[at])], _partial(seen - there))
-        seen |= there
+        seen = seen | there
     refused.raise_if_any()
 
 

@@ -14,6 +14,9 @@ from compactor.model.errors import Invalid
 Bools = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
 
+OR_DROPPED = "or name a column that the source has dropped in the feed's `without`"
+"""What to do of an update that lacks a column: its text cannot say whether that was dropped, or was not sent."""
+
 ROWS_SHOWN_MAX = 5
 REASONS_MAX = 20
 

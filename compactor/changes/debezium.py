@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.catalog.feed import DELETES, UPSERTS
-from compactor.changes.change_batch import Bools, ChangeBatch, Int64s, Refusals, mask_of
+from compactor.changes.change_batch import OR_DROPPED, Bools, ChangeBatch, Int64s, Refusals, mask_of
 from compactor.changes.conversion import converted
 from compactor.changes.json_lines import event_of, lines_of, read_events, refused_event
 from compactor.model.errors import Invalid
@@ -69,15 +69,20 @@ class _Run:
 
 
 def changes_of_debezium(
-    body: bytes, declared: pa.Schema | None, sort_columns: Sequence[str], needed: Collection[str], source_name: str
+    body: bytes,
+    declared: pa.Schema | None,
+    sort_columns: Sequence[str],
+    needed: Collection[str],
+    source_name: str,
+    without: Collection[str] = (),
 ) -> ChangeBatch:
     """`needed`: the table's key and partition columns; `sort_columns`: those of the event's source are added to the
-    rows.
+    rows; `without`: columns that are left out.
 
     Raises `Invalid`, with the rows, for events that are no change of a row, and for rows of which a value is missing.
     """
     runs = [run for run in _runs(body, source_name) if run.lines]
-    parts = [_changes_of_run(run, declared, sort_columns, needed, source_name) for run in runs]
+    parts = [_changes_of_run(run, declared, (sort_columns, needed), source_name, without) for run in runs]
     if not parts:
         return ChangeBatch(source_name, pa.table({}), np.zeros(0, np.bool_), np.zeros(0, np.int64))
     begins = [f"{source_name}, from row {run.first + 1:,} on," for run in runs]
@@ -148,8 +153,13 @@ def _schema_of(line: bytes, number: int, source_name: str) -> tuple[bytes, Mappi
 
 
 def _changes_of_run(
-    run: _Run, declared: pa.Schema | None, sort_columns: Sequence[str], needed: Collection[str], source_name: str
+    run: _Run,
+    declared: pa.Schema | None,
+    columns: tuple[Sequence[str], Collection[str]],
+    source_name: str,
+    without: Collection[str],
 ) -> ChangeBatch:
+    """`columns`: the sort columns, and the needed ones."""
     present = np.array([len(line) > 0 for line in run.lines], np.bool_)
     lines = [line for line in run.lines if line]
     numbers = np.flatnonzero(present) + run.first
@@ -158,14 +168,30 @@ def _changes_of_run(
     refused = Refusals(source_name)
     events = _parsed(lines, numbers, run.schema, declared, source_name)
     is_envelope = "op" in events.column_names and bool({"before", "after", "source"} & set(events.column_names))
+    events = _left(events, without, _IMAGES if is_envelope else ())
     if run.schema is None:  # with it every field is written
         _refuse_partial(events, lines, numbers, declared, refused, image="after" if is_envelope else None)
     if is_envelope:
-        changes = _of_envelopes(events, numbers, (run.schema, declared), (sort_columns, needed), refused)
+        changes = _of_envelopes(events, numbers, (run.schema, declared), columns, refused)
     else:
         changes = _of_flattened(events, numbers, (run.schema, declared), refused)
     refused.raise_if_any()
     return changes
+
+
+def _left(events: pa.Table, without: Collection[str], images: Sequence[str]) -> pa.Table:
+    """Events without some columns of their rows. `images`: fields with rows; none: they are flattened."""
+    if not images:
+        return events.drop_columns([name for name in without if name in events.column_names])
+    for name in images if without else ():
+        at = events.schema.get_field_index(name)
+        if at >= 0 and pa.types.is_struct(events.column(at).type):
+            rows = events.column(at).combine_chunks()
+            kept = [each for each in rows.type if each.name not in without]
+            values = [pc.struct_field(rows, each.name) for each in kept]
+            struct = pa.StructArray.from_arrays(values, fields=kept, mask=rows.is_null())
+            events = events.set_column(at, name, struct)
+    return events
 
 
 def _refuse_partial(
@@ -202,7 +228,10 @@ def _refuse_partial(
             line = lines[at]
             # The text of a value may be the name, which only lets an update pass.
             lacking[at] = line.count(quoted) < times[at] and not _has(line, name, image)
-        refused.add(numbers[lacking].tolist(), f"the update has no {name!r}, so the row is not known whole")
+        refused.add(
+            numbers[lacking].tolist(),
+            f"the update has no {name!r}, so the row is not known whole: let the source send whole rows, {OR_DROPPED}",
+        )
 
 
 def _columns_of(column: pa.ChunkedArray) -> pa.Table:

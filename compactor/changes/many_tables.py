@@ -40,10 +40,11 @@ def parts_by_table(source: FeedSource, paths: Sequence[str], tables: Mapping[str
     Raises `Invalid`, with the rows, for changes of a table that is not among them.
     """
     lines: list[bytes] = []
-    if isinstance(source.content, pa.Table):
-        names = _names_of_rows(source.content, paths, source.source_name)
+    content = source.rows_or_text()
+    if isinstance(content, pa.Table):
+        names = _names_of_rows(content, paths, source.source_name)
     else:
-        lines = lines_of(source.content, source.source_name)
+        lines = lines_of(content, source.source_name)
         names = _names_of_events(lines, paths, source.source_name)
     refused = Refusals(source.source_name)
     found: dict[str, FeedSource] = {}
@@ -56,9 +57,9 @@ def parts_by_table(source: FeedSource, paths: Sequence[str], tables: Mapping[str
     refused.raise_if_any()
     for table_id, known_as in by_table.items():
         of_table = mask_of(pc.is_in(names, pa.array(known_as)))
-        if isinstance(source.content, pa.Table):
+        if isinstance(content, pa.Table):
             what = f"the rows of {', '.join(known_as)} in {source.source_name}"
-            rows = source.content.filter(pa.array(of_table)).drop_columns([each for each in paths if "." not in each])
+            rows = content.filter(pa.array(of_table)).drop_columns([each for each in paths if "." not in each])
             found[table_id] = FeedSource(what, rows)
         else:
             what = f"{source.source_name} (changes of {', '.join(known_as)})"

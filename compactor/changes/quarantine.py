@@ -18,6 +18,7 @@ import pyarrow as pa
 from pydantic_core import to_json
 
 from compactor.changes.change_batch import ChangeBatch, ChangesRefused
+from compactor.changes.dms_csv import DmsTexts
 from compactor.changes.json_lines import lines_of
 from compactor.changes.sources import FeedSource
 from compactor.model.clock import Clock
@@ -105,7 +106,8 @@ def read_applicable(
             return read(source), sorted(refused, key=lambda each: each.row)
         except ChangesRefused as error:
             if left is None:
-                left = _Rows(source) if isinstance(source.content, pa.Table) else _Lines(source)
+                name, content = source.source_name, source.content
+                left = _Lines(name, content) if isinstance(content, bytes) else _Rows(name, content)
             found = left.take_out(error.rows)
             if not found:
                 raise
@@ -116,9 +118,9 @@ def read_applicable(
 class _Lines:
     """The events of a source; one that was taken out is an empty line."""
 
-    def __init__(self, source: FeedSource) -> None:
-        self._source_name = source.source_name
-        self._lines = lines_of(bytes(source.content), source.source_name)
+    def __init__(self, source_name: str, text: bytes) -> None:
+        self._source_name = source_name
+        self._lines = lines_of(text, source_name)
 
     @property
     def content(self) -> bytes:
@@ -136,9 +138,8 @@ class _Lines:
 class _Rows:
     """The rows of a source, and their numbers in it."""
 
-    def __init__(self, source: FeedSource) -> None:
-        self._source_name = source.source_name
-        rows: pa.Table = source.content
+    def __init__(self, source_name: str, rows: pa.Table | DmsTexts) -> None:
+        self._source_name = source_name
         self.content = rows
         self._numbers = np.arange(rows.num_rows)
 
@@ -146,7 +147,9 @@ class _Rows:
         """`rows`: by their places among those that are left."""
         wrong = np.array(sorted(rows), np.int64)
         found = []
-        for at, values in zip(wrong.tolist(), python_rows(self.content.take(wrong)), strict=True):
+        taken = self.content.take(wrong)
+        values_of = python_rows(taken.rows if isinstance(taken, DmsTexts) else taken)
+        for at, values in zip(wrong.tolist(), values_of, strict=True):
             change = to_json(values, bytes_mode="base64", inf_nan_mode="strings", fallback=str)
             found.append(RefusedChange(self._source_name, int(self._numbers[at]), rows[at], change))
         self.content = self.content.take(np.delete(np.arange(self.content.num_rows), wrong))

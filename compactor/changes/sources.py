@@ -20,7 +20,8 @@ from compactor.catalog.partition_split import Partitioning
 from compactor.changes.binlog import changes_of_canal, changes_of_maxwell
 from compactor.changes.change_batch import ChangeBatch
 from compactor.changes.debezium import changes_of_debezium
-from compactor.changes.ops import changes_of_dms, changes_of_rows, read_dms_csv
+from compactor.changes.dms_csv import DmsTexts, read_dms_csv
+from compactor.changes.ops import changes_of_dms, changes_of_rows
 from compactor.model.counts import SortKey
 from compactor.model.errors import Invalid
 from compactor.model.names import ContentType
@@ -30,10 +31,15 @@ from compactor.tabular import read_bytes
 
 @dataclass(frozen=True)
 class FeedSource:
-    """What one file holds, or Arrow data: rows, or text that the feed's reader parses."""
+    """What one file holds, or Arrow data: rows, of which some may have values of other types, or text that the feed
+    parses."""
 
     source_name: str
-    content: pa.Table | bytes
+    content: pa.Table | DmsTexts | bytes
+
+    def rows_or_text(self) -> pa.Table | bytes:
+        """Raises `ChangesRefused` with the rows of values that are not of their column's type."""
+        return self.content.converted(self.source_name) if isinstance(self.content, DmsTexts) else self.content
 
 
 def open_feed(
@@ -59,7 +65,7 @@ def _open_file(
     if feed.format not in OF_ROWS:
         return FeedSource(uri, read_bytes(location, uri))
     if feed.format is FeedFormat.DMS and content_type_of(uri, fallback) is ContentType.CSV:
-        return FeedSource(uri, read_dms_csv(read_bytes(location, uri), schema, uri))
+        return FeedSource(uri, read_dms_csv(read_bytes(location, uri), schema, uri, feed.without))
     return FeedSource(uri, read_rows(location, [uri], schema, fallback))
 
 
@@ -96,6 +102,8 @@ class ChangeReader:
     def changes(self, source: FeedSource) -> ChangeBatch:
         """Raises `Invalid`, with the rows, for changes that cannot be applied whole."""
         found = self._changes_in_feed(source)
+        unwanted = [name for name in self.feed.without if name in found.rows.column_names]
+        found = replace(found, rows=found.rows.drop_columns(unwanted))
         renamed = [self.feed.columns.get(name, name) for name in found.rows.column_names]
         twice = {name for name in renamed if renamed.count(name) > 1}
         if twice:
@@ -106,7 +114,7 @@ class ChangeReader:
         return replace(found, rows=found.rows.rename_columns(renamed))
 
     def _changes_in_feed(self, source: FeedSource) -> ChangeBatch:
-        name, content, schema = source.source_name, source.content, self.feed_schema
+        name, content, schema = source.source_name, source.rows_or_text(), self.feed_schema
         sort_columns = [self._in_feed(each) for each in self.sort_columns]
         if isinstance(content, pa.Table):
             is_of_dms = self.feed.format is FeedFormat.DMS
@@ -116,7 +124,7 @@ class ChangeReader:
         nullable = () if self.partitioning.default_partition is None else self.partitioning.columns
         columns = (*self.primary_keys, *self.partitioning.columns)
         needed = {self._in_feed(each): each in nullable for each in columns}
-        return read(content, schema, sort_columns, needed, name)
+        return read(content, schema, sort_columns, needed, name, self.feed.without)
 
     def _in_feed(self, name: str) -> str:
         names: Mapping[str, str] = {of_table: of_feed for of_feed, of_table in self.feed.columns.items()}

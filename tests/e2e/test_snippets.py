@@ -159,6 +159,12 @@ def test_a_feed_of_maxwell_is_read(tmp_path: Path) -> None:
     assert printed.strip() == "[{'id': 1, 'name': 'Bea', 'change': 8}]"
 
 
+def test_a_feed_goes_on_without_a_dropped_column(tmp_path: Path) -> None:
+    refused, rows = run(tmp_path, sys.executable, "-c", BLOCKS["changes_dropped"]).strip().rsplit("\n", 1)
+    assert "row 2: the update has no 'fax'" in refused
+    assert rows == "[{'id': 1, 'name': 'Bea'}]"
+
+
 def test_the_changes_of_one_feed_go_to_their_tables(tmp_path: Path) -> None:
     printed = run(tmp_path, sys.executable, "-c", BLOCKS["changes_tables"])
     assert printed.strip() == "[[{'id': 1, 'name': 'pen'}], [{'id': 1, 'usd': 2}]]"

@@ -14,10 +14,12 @@ import pyarrow as pa
 import pytest
 
 from compactor.catalog.feed import Feed, parse_feed
-from compactor.changes.change_batch import ChangeBatch
+from compactor.changes.change_batch import ChangeBatch, ChangesRefused
 from compactor.changes.debezium import UNAVAILABLE, changes_of_debezium, unavailable
-from compactor.changes.ops import changes_of_dms, changes_of_rows, read_dms_csv
+from compactor.changes.dms_csv import DmsTexts, read_dms_csv
+from compactor.changes.ops import changes_of_dms, changes_of_rows
 from compactor.changes.order import with_ordered_columns
+from compactor.changes.sources import FeedSource
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.errors import Invalid
 
@@ -196,7 +198,9 @@ def test_an_update_without_all_columns_is_refused(event: dict[str, Any], declare
     with_null = {"id": 1, "v": None, "__op": "u"} if flat else whole | {"after": {"id": 1, "v": None}}
     schema = pa.schema([(name, pa.int64()) for name in declared]) if declared else None
     (reason,) = refused(whole, with_null, event, declared=schema)
-    assert reason == "feed, row 3: the update has no 'v', so the row is not known whole"
+    assert reason.startswith(
+        "feed, row 3: the update has no 'v', so the row is not known whole: let the source send whole"
+    )
     gone = {"id": 1, "__op": "d"} if flat else {"before": {"id": 1}, "op": "d", "source": {}}
     assert debezium(whole, gone, declared=schema).deletes.tolist() == [False, True]
     if schema is None:
@@ -310,6 +314,12 @@ def test_flattened_rows_that_do_not_tell_their_deletes_are_refused() -> None:
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
+def rows_of_dms(text: str, schema: pa.Schema | None, without: tuple[str, ...] = ()) -> list[dict[str, object]]:
+    found = read_dms_csv(text.encode(), schema, "file", without)
+    assert isinstance(found, pa.Table)
+    return found.to_pylist()  # type: ignore[no-any-return]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -333,7 +343,12 @@ def test_a_file_of_dms_has_a_header_or_not_and_a_full_load_has_no_operations(
     [
         ("I,1,a\n", None, "file does not begin with a column Op, so its first line may be a header or a row: declare"),
         ("I,1,a,b,c\n", SCHEMA, "file has 5 columns and no header, and the table's schema has 2"),
-        ("I,one,a\n", SCHEMA, "file is no CSV of these columns"),
+        ("I,1,a\nI,2\nI,3,b\n", SCHEMA, "file is no CSV of these columns: .*; row 2: 2 columns, and not 3"),
+        (
+            "U,1\nD,2\n",
+            pa.schema([("name", pa.string()), ("id", pa.int64())]),
+            "name a column that the source has dropped",
+        ),
     ],
 )
 def test_a_file_of_dms_that_does_not_fit_is_refused(text: str, schema: pa.Schema | None, reason: str) -> None:
@@ -341,16 +356,44 @@ def test_a_file_of_dms_that_does_not_fit_is_refused(text: str, schema: pa.Schema
         read_dms_csv(text.encode(), schema, "file")
 
 
+def test_values_of_dms_that_are_not_of_their_type_are_refused_with_their_rows() -> None:
+    declared = pa.schema(
+        [("id", pa.int64()), ("name", pa.string()), ("paid", pa.decimal128(9, 2)), ("day", pa.date32())]
+    )
+    text = 'Op,id,name,paid,day\nI,1,"a\n",1.50,2026-11-25\nU,one,b,,2026-11-25\nU,3,,x,\nU,4,NULL,NULL,\nD,two,,,\n'
+    source = FeedSource("file", read_dms_csv(text.encode(), declared, "file"))
+    with pytest.raises(ChangesRefused) as error:
+        source.rows_or_text()
+    assert error.value.rows.keys() == {1, 4}
+    assert error.value.reasons[0].startswith(
+        "file, row 2: column 'id' is declared as int64, and cannot be read as that"
+    )
+    assert isinstance(source.content, DmsTexts)
+    with pytest.raises(ChangesRefused, match=r"row 2: column 'paid' is declared as decimal128\(9, 2\)"):
+        source.content.take([0, 2, 3]).converted("file")
+    assert source.content.take([0, 3]).converted("file").to_pylist() == [
+        {"Op": "I", "id": 1, "name": "a\n", "paid": Decimal("1.50"), "day": date(2026, 11, 25)},
+        {"Op": "U", "id": 4, "name": None, "paid": None, "day": None},
+    ]
+
+
+def test_a_column_that_the_source_of_dms_has_dropped_is_found_by_the_feed_s_without() -> None:
+    declared = pa.schema([("id", pa.string()), ("note", pa.string()), ("name", pa.string())])
+    for text in ("U,1,a\n", "1,a\n", "U,1,NULL,a\n"):
+        (found,) = rows_of_dms(text, declared, ("note",))
+        assert {**found, "Op": "U", "note": None} == {"Op": "U", "id": "1", "note": None, "name": "a"}
+
+
 def test_whole_numbers_of_dms_keep_their_digits_without_declared_types() -> None:
     changes = [(2**64, 20261125100000000000000000000000002), (1, 20261125100000000000000000000000001)]
     lines = "".join(f"I,{key},{position}\n" for key, position in changes)
-    found = read_dms_csv(f"Op,id,seq\n{lines}".encode(), None, "file")
-    assert [(row["id"], row["seq"]) for row in found.to_pylist()] == changes
+    found = rows_of_dms(f"Op,id,seq\n{lines}", None)
+    assert [(row["id"], row["seq"]) for row in found] == changes
 
 
 def test_a_header_in_other_letters_is_no_row() -> None:
     texts = pa.schema([("id", pa.string()), ("name", pa.string())])
-    assert read_dms_csv(b"ID,NAME\n1,a\n", texts, "file").to_pylist() == [{"id": "1", "name": "a"}]
+    assert rows_of_dms("ID,NAME\n1,a\n", texts) == [{"id": "1", "name": "a"}]
 
 
 def test_values_that_are_neither_upsert_nor_delete_are_refused_with_their_rows() -> None:
@@ -558,3 +601,51 @@ def test_a_global_key_is_found_whatever_type_holds_it(tmp_path: Path, held: pa.A
     table.append_changes(changes, "ops", keys_are_global=True)
     (found,) = table.scan(view="merged").to_table().to_pylist()
     assert (str(found["id"]), found["region"]) == ("1", "south")
+
+
+# ------------------------------------------------------------------------------------- columns that the source has not
+
+WITH_NOTE, WITHOUT_NOTE = {"id": "1", "note": "n", "v": "1"}, {"id": "1", "v": "2"}
+
+
+def line_of(feed: str, row: dict[str, str]) -> dict[str, object]:
+    what = "insert" if "note" in row else "update"
+    match feed:
+        case "debezium":
+            return {"before": None, "after": row, "op": what[0].replace("i", "c"), "source": {"lsn": 1}}
+        case "canal":
+            return {"type": what.upper(), "data": [row], "isDdl": False}
+        case _:
+            return {"type": what, "data": row}
+
+
+@pytest.mark.parametrize("feed", ["debezium", "maxwell", "canal"])
+def test_a_feed_goes_on_without_a_column_that_its_source_has_dropped(
+    lake: DeltaCatalog, tmp_path: Path, feed: str
+) -> None:
+    declared = pa.schema([(name, pa.string()) for name in WITH_NOTE])
+    table = lake.create_table(
+        "SHOP.NOTES.V1",
+        schema=declared,
+        primary_keys=["id"],
+        properties={"changes": feed, "missing_columns": "refuse"},
+    )
+    before, after, both = tmp_path / "1.json", tmp_path / "2.json", tmp_path / "3.json"
+    first, last = (json.dumps(line_of(feed, row)) for row in (WITH_NOTE, WITHOUT_NOTE))
+    for file, text in ((before, first), (after, last), (both, f"{first}\n{last}")):
+        file.write_text(text)
+    table.append_changes([before])
+    for file in (after, both):
+        with pytest.raises(Invalid, match=r"the update has no 'note'.* dropped in the feed's `without`"):
+            table.append_changes([file])
+    table.set_properties({"changes": {"format": feed, "without": ["note"]}})
+    for file in (after, both):
+        assert [delta.warnings for delta in table.append_changes([file])] == [()]
+        assert table.scan(view="merged").to_table().to_pylist() == [{"id": "1", "note": None, "v": "2"}]
+
+
+def test_a_feed_cannot_be_without_a_key(lake: DeltaCatalog) -> None:
+    table = lake.create_table("SHOP.NOTES.V1", primary_keys=["id"])
+    feed = {"format": "ops", "columns": {"ID": "id"}, "without": ["ID"]}
+    with pytest.raises(Invalid, match=r"the feed is without id, by which table SHOP.NOTES.V1 finds"):
+        table.append_changes(pa.table({"op": ["c"], "ID": [1]}), feed)

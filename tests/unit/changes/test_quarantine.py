@@ -168,6 +168,23 @@ def test_rows_keep_the_numbers_that_they_have_in_their_file(lake: DeltaCatalog, 
     assert rows(table) == [(1, 1), (6, 6)]
 
 
+def test_values_of_dms_that_are_not_of_their_type_are_quarantined_as_they_were_written(
+    lake: DeltaCatalog, tmp_path: Path
+) -> None:
+    table = lake.create_table(
+        "SHOP.ORDERS.V1", ["day"], schema=SCHEMA, primary_keys=["id"], properties={"changes": "dms"}
+    )
+    file = tmp_path / "20261125-1000.csv"
+    file.write_text("Op,id,day,v\nI,1,1,1\nU,one,1,2\nX,3,1,3\nI,4,1,four\nI,5,1,5\n")
+    added = table.append_changes([file], quarantine=tmp_path / "refused")
+    assert [(each["row"], each["change"]) for each in quarantined(added.quarantine_uri)] == [
+        (2, {"Op": "U", "id": "one", "day": "1", "v": "2"}),
+        (3, {"Op": "X", "id": "3", "day": "1", "v": "3"}),
+        (4, {"Op": "I", "id": "4", "day": "1", "v": "four"}),
+    ]
+    assert rows(table) == [(1, 1), (5, 5)]
+
+
 def test_a_batch_without_a_change_that_can_be_applied_is_only_quarantined(lake: DeltaCatalog, tmp_path: Path) -> None:
     table = feed_table(lake, "debezium")
     file = written(tmp_path / "feed.json", envelope(1, op="t"))
