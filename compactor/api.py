@@ -78,8 +78,7 @@ def compact(  # noqa: PLR0913, PLR0917  (the paper's signature)
     spark                 a running SparkSession; None: small sessions run in this process, on one core, side by
                           side, and for large ones a Spark is started on this machine and stopped again
     engine                runs the steps of all sessions, instead of `spark`
-    progress              called with a `SessionProgress` whenever there is progress, from any thread, one call at
-                          a time
+    progress              called with a `SessionProgress` at each progress, from any thread, one call at a time
     wait_seconds          of a table with `session_plans`, whose streams another compactor may have: how long to wait
                           for its end. One that was killed keeps others away until the time of its plan is over,
                           which the error names; 0: refused at once. Other partitions are compacted meanwhile

@@ -267,8 +267,7 @@ class _Work:
 
 
 class _Engines:
-    """A context manager: the engines of sessions. Spark is started when the first session needs it, and stopped at the
-    end."""
+    """A context manager: sessions' engines. Spark starts when a session first needs it, and stops at the end."""
 
     def __init__(self, given: Engine | None, own_engine: InProcessEngine, app_name: str) -> None:
         self._at_hand = given or own_engine
@@ -433,8 +432,7 @@ def _together(errors: Sequence[LithifyError], result: JobRunResult) -> LithifyEr
 
 
 def _publish(spec: SessionSpec, lake: DeltaCatalog, sink: EventSink, clock: Clock) -> None:
-    """Publishes the session's events. A failing topic is only logged: the rows are committed, and the events are in the
-    log."""
+    """Publishes the session's events. A failing topic is only logged: rows are committed, events in the log."""
     try:
         publish_session(spec, lake.store, sink, clock)
     except LithifyError as error:

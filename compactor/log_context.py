@@ -1,7 +1,6 @@
 """How every process writes its log: structlog, one line per event, with the ids of the job run and the session.
 
-Lines go to stderr; stdout is for a command's answer. `bound` adds ids to every line that its thread writes inside the
-context.
+Lines go to stderr; stdout is for a command's answer. `bound` adds ids to its thread's lines inside the context.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ def configure_logging(
 ) -> None:
     """JSON lines for machines, coloured text for a terminal. Called once, by a process's main.
 
-    runs_session  the process runs a session, so `log_session_line` writes; in a command that shows a session's progress
-                  itself, only at level debug
+    runs_session  the process runs a session, so `log_session_line` writes; in a command that shows progress, only at
+                  debug
     """
     out = stream if stream is not None else sys.stderr
     threshold = logging.getLevelNamesMapping()[level.upper()]

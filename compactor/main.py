@@ -1,8 +1,7 @@
 """The Spark job: runs one attempt at one session, or a bundle of small sessions (`compactor/session_job.py`). The only
 file of this process that reads arguments and environment.
 
-Functions import what they need, so that Spark and its workers start first: the imports of this process then overlap
-those of the workers.
+Functions import what they need, so that Spark and its workers start first, and their imports overlap these.
 
     spark-submit ... compactor/main.py --state URI --plan KEY --attempt N
 """

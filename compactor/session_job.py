@@ -1,5 +1,4 @@
-"""What a launched job does in any place: reads its plan, runs one attempt at one session or a bundle of small sessions,
-and ends with an exit code.
+"""A launched job in any place: it reads its plan, runs an attempt at a session or a bundle, and has an exit code.
 
     --state URI --plan KEY --attempt N [--launched-at-ms MS]
 
@@ -97,8 +96,7 @@ START_TIMES_MAX = 10
 
 
 def _seconds_since(launched_at_ms: int | None, now_ms: int, predicted_seconds: float) -> float:
-    """From the launch until now, by the clocks of dispatcher and job; as predicted, where they cannot be right. For the
-    expected SLA while it runs."""
+    """From the launch until now, by the clocks of dispatcher and job; as predicted, where they cannot be right."""
     if launched_at_ms is None:
         return predicted_seconds
     seconds = (now_ms - launched_at_ms) / 1000

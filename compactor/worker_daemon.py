@@ -1,5 +1,4 @@
-"""PySpark's worker daemon with Lithify's steps imported, so that its forked workers need no imports. Configured in
-compactor/engine/settings.py.
+"""PySpark's worker daemon with Lithify's steps imported for its forked workers (`compactor/engine/settings.py`).
 
 Nothing here may start a thread or open a connection: they do not survive a fork.
 """

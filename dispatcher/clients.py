@@ -105,8 +105,8 @@ class TopicSinks:
         self._sinks: dict[str, EventSink] = {}
 
     def of(self, topic_arn: str | None) -> EventSink:
-        """The sink of job runs with this topic, or without one (None). Sends no request to the topic. Raises `Invalid`
-        if the ARN is not a topic's."""
+        """The sink of job runs with this topic, or without one (None). Sends no request. Raises `Invalid` if it is no
+        topic."""
         wanted = topic_arn or self._own_topic_arn
         if wanted is None:
             from compactor.events.relay import NoSink

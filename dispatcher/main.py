@@ -1,7 +1,6 @@
 """The `lithify` command. In its processes only this module reads the environment and names concrete clients.
 
-Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted. A user's mistake is one sentence on stderr; a traceback is a
-bug in Lithify.
+Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted. A user's mistake is one sentence, a traceback our bug.
 
 Options may come from variables: LITHIFY_QUEUE_URL is the default of every `--queue-url`, and so on for the names in
 `OPTIONS_FROM_ENVIRONMENT`; the service takes every option from a variable.
@@ -290,8 +289,7 @@ def _dependencies(
 
 
 def _program(environment: Mapping[str, str]) -> str:
-    """`lithify` if the shell finds this command by that name, else its path; relative, if it is below the current
-    folder."""
+    """`lithify` if the shell finds this command by that name, else its path, relative if it is below this folder."""
     script = Path(sys.argv[0]).absolute()
     if script.name != app.info.name:
         return shlex.join([sys.executable, "-m", "dispatcher.start"])

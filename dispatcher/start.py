@@ -1,6 +1,5 @@
 """The entry of the `lithify` command, whose signals are handled before everything else is imported: Ctrl-C is one
-sentence, and a service that is asked to end does so in order, with exit code 0.
-"""
+sentence, and a service that is asked to end does so in order, with exit code 0."""
 
 from __future__ import annotations
 

@@ -35,8 +35,7 @@ class QueueNames:
 
 
 class InstructionQueues(Construct):
-    """`instructions` receives requests for job runs; `dead_letters` is for operators. Its messages are kept when the
-    stack is deleted."""
+    """`instructions` receives requests for job runs; `dead_letters`, for operators, outlives the stack."""
 
     def __init__(self, scope: Construct, construct_id: str, stage: Stage, key: kms.IKey) -> None:
         super().__init__(scope, construct_id)
@@ -45,8 +44,7 @@ class InstructionQueues(Construct):
 
 
 class AnnouncementQueues(Construct):
-    """`announcements` receives notifications of new files, and `register` documents; `refused` is for operators, as
-    dead letters are."""
+    """`announcements` receives notifications of files, and `register` documents; `refused` is for operators."""
 
     def __init__(self, scope: Construct, construct_id: str, stage: Stage, key: kms.IKey) -> None:
         super().__init__(scope, construct_id)

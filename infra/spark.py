@@ -1,5 +1,4 @@
-"""Resources for sessions: roles, groups and security configuration for EMR's clusters, or an EMR Serverless
-application.
+"""Resources for sessions: roles, groups and security configuration of EMR, or an EMR Serverless application.
 
 The dispatcher launches a cluster or job run for each session. The resources here run nothing and cost nothing.
 """

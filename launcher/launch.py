@@ -36,8 +36,7 @@ stopped in all of these cases: no other dispatcher can watch it, and one that ha
 
 Session logs and heartbeats are the Spark job's; they are only read here, except for commits of an attempt that died.
 
-**A session alone and a bundle differ in what shows their progress** (`launcher/progress.py`), and in whom a failure
-concerns:
+**A session alone and a bundle differ in what shows progress** (`launcher/progress.py`), and whom a failure concerns:
 
 | a member of a bundle                                      | then                                        |
 |-----------------------------------------------------------|---------------------------------------------|
@@ -210,8 +209,7 @@ class Settlement:
         was_launched: bool = True,
         blames_session: bool = False,
     ) -> None:
-        """`blames_session`: the failure may be its own, and is kept from others. A service that is unavailable is so
-        for all of them."""
+        """`blames_session`: the failure may be its own, and is kept from others; a service's is all of theirs."""
         setbacks = setbacks.after(failed.error_kind, self._at_ms, progressed=failed.progressed)
         match what_follows(failed.error_kind, setbacks, self._at_ms, self._retry, self._chance):
             case GiveUp(why):
@@ -398,8 +396,7 @@ class LaunchRun:
         return self._clock.monotonic_seconds() - self._progressed_at_seconds
 
     def _stop(self, stopped: SessionCommand, job: RunningSparkJob) -> LeftOpen:
-        """Sessions that succeeded are settled. The others end if they were cancelled; else the next dispatcher
-        continues."""
+        """Those that succeeded are settled. Others end if cancelled; else the next dispatcher continues."""
         is_cancelled = stopped is SessionCommand.CANCEL
         if stopped is SessionCommand.LEAVE or (isinstance(job, JobOutOfReach) and not is_cancelled):
             if _is_watched_here_only(job):
@@ -515,8 +512,7 @@ class LaunchRun:
     def _with_commits(self, states: Mapping[int, SessionLogState]) -> dict[int, SessionLogState]:
         """Logs commits that attempts may not have logged, because there may be no later attempt to do it. Returns the
         states after that. Their process has ended, or is about to be superseded, so they have no other writer. Failed
-        members of a bundle have logged theirs before their ends.
-        """
+        members of a bundle have logged theirs before their ends."""
         numbers = [number for number, state in states.items() if self._may_lack_commits(number, state)]
 
         def log_commits(number: int) -> None:

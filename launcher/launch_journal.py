@@ -84,8 +84,7 @@ class Retried:
 
 class LaunchJournal(Protocol):
     """Records the course of sessions of one job run: of all that a launch has together, in one entry. Every method that
-    writes raises `Fenced` once another dispatcher has the job run.
-    """
+    writes raises `Fenced` once another dispatcher has the job run."""
 
     def wait_seconds(self, cluster: ClusterPlan | None) -> float | None:
         """After which it may be asked again whether there may be a launch on this cluster; None: there may be now."""

@@ -143,8 +143,7 @@ class BundleRoom:
 
 
 def room_for_bundles(room: Room) -> BundleRoom:
-    """If a cluster is launched for it, the cheapest within the limits: small sessions need no more, but for time
-    (`room_in_time`).
+    """Where a cluster is launched, the cheapest within the limits: only time may ask for more (`room_in_time`).
 
     Raises `Invalid` where there is none.
     """
@@ -255,9 +254,7 @@ def _small(measured: MeasuredSession, alone: InOneProcess, hash_buckets_min: int
 
 @dataclass(frozen=True)
 class SharedJob:
-    """The Spark job of a bundle. `cluster_plan`: with what all of it is expected to cost; None: no cluster is launched
-    for it.
-    """
+    """The Spark job of a bundle. `cluster_plan`: with the cost of all of it; None: no cluster is launched."""
 
     plan: BundlePlan
     cluster_plan: ClusterPlan | None
@@ -378,8 +375,7 @@ def plan_of(alone: SmallSession, start_seconds: float) -> SessionPlan:
 
 
 def makespan_seconds(session_seconds: Sequence[float], at_a_time: int) -> float:
-    """Seconds from the launch of the first session to the end of the last: each begins, in this order, when another has
-    ended.
+    """Seconds from the first launch to the last end: each begins, in this order, when another has ended.
 
     Worked: 5, 3 and 4 seconds, two at a time, are 7: the third begins after 3.
     """
@@ -432,8 +428,7 @@ def session_commits(spec: SessionSpec, lake: DeltaCatalog) -> list[Commit]:
 def _smaller(
     plan: SessionPlan, lack: LackOfMemory, measured: MeasuredSession, room: Room, desired: DesiredSla | None
 ) -> SessionPlan:
-    """Each attempt without enough memory halves the memory of a task and the rows of a round, and doubles the hash
-    buckets.
+    """Each attempt without enough memory halves a task's memory and a round's rows, and doubles the hash buckets.
 
     Worked: 8 hash buckets and 10,000,000 rows in one round, after two attempts without enough memory: a quarter of the
     memory, 32 hash buckets, 4 rounds of 2,500,000 rows. A requested number of hash buckets is kept.

@@ -46,8 +46,7 @@ class PollerSettings:
 
 class WokenPoller:
     """For launches whose end wakes those who wait for it: each is polled by its own thread, at once after `wake`, so
-    that none waits for requests of another. They are few: a worker each.
-    """
+    that none waits for requests of another. They are few: a worker each."""
 
     def __init__(self, settings: PollerSettings, clock: Clock) -> None:
         self._settings = settings

@@ -11,8 +11,7 @@
 | its dispatcher was stopped                         | nothing                 | the next dispatcher launches another  |
 | its dispatcher vanished                            | an unobserved launch    | the same, `max_unwatched` in a row    |
 
-An attempt that committed a round before it failed resets the counts of failures and outages, because the session made
-progress.
+An attempt that committed a round resets the counts of failures and outages: the session made progress.
 """
 
 from __future__ import annotations

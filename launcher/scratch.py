@@ -3,8 +3,7 @@
     <root>/<name>/       the job's scratch files
     <root>/<name>.lock   locked by the job's processes, while one of them runs
 
-A lock ends with the last process that has it. So a folder that is not locked has no owner, and is removed when the next
-folder is created.
+A lock ends with the last process that has it, so an unlocked folder has no owner: the next one's creator removes it.
 """
 
 from __future__ import annotations

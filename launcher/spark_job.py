@@ -1,5 +1,4 @@
-"""A Spark job as values: what is launched and under which name, its reference, its status, the trace of an earlier
-launch.
+"""A Spark job as values: what is launched under which name, its reference, its status, an earlier launch's trace.
 
 A reference is durable: a dispatcher that takes a session over finds its Spark job by it. Its cluster translates the
 status from its service or system into one of the states here.

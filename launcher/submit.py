@@ -14,8 +14,7 @@ from launcher.spark_job import SparkJob
 
 EXECUTOR_HEAP_BYTES = 1024 * MIB
 """Heap of an executor's JVM: it passes small records, and keeps survivors between two passes. The Python workers
-beside it hold the rows; Spark does not count their memory.
-"""
+beside it hold the rows; Spark does not count their memory."""
 
 
 def local_spark_conf(resources: Resources, driver_memory_bytes: int, scratch_folder: str) -> dict[str, str]:
@@ -42,9 +41,7 @@ def standalone_spark_conf(
     executor_cores: int | None,
     driver_host: str | None,
 ) -> dict[str, str]:
-    """Settings for a standalone Spark, with the driver on this machine. Executors use the scratch folders of their
-    workers.
-    """
+    """Settings for a standalone Spark, with the driver here. Executors use their workers' scratch folders."""
     conf = {
         **JOB_SETTINGS,
         "spark.ui.enabled": "false",

@@ -1,5 +1,4 @@
-"""Ends jobs on AWS without an owner: clusters of this state store whose attempt, or bundle, is in no open session's
-log.
+"""Ends jobs on AWS without an owner: clusters of this state whose attempt or bundle is in no open session's log.
 
 The causes: a dispatcher died between the launch and its record, the answer of a launch was lost, or a stop never
 arrived. An attempt or a bundle stands in its job run's log before it is launched, and the logs are read here

@@ -1,2 +1,1 @@
-"""The catalog: tables, their partition streams, and the log of every delta and round. FORMAT.md specifies the
-objects."""
+"""Tables, their partition streams, and the log of every delta and round. FORMAT.md specifies the objects."""

@@ -112,8 +112,7 @@ def refuse_compacted(delta_id: str, compacted_table_id: str) -> NoReturn:
 def take_deltas(
     snapshot: StreamSnapshot, stream_version: int, positions: Collection[int], compacted_table_id: str
 ) -> Sequence[StreamAction]:
-    """The action that records the deltas that a compaction into another table is about to commit; none if they are
-    recorded already.
+    """Records the deltas that a compaction into another table is about to commit; none if they are recorded.
 
     Raises `Fenced` if one of the deltas was retracted after it was read.
     """
@@ -179,8 +178,7 @@ def check_same_delta(existing: DeltaAdded, request: DeltaRequest, content_digest
 
 
 def check_request(snapshot: StreamSnapshot, request: DeltaRequest) -> None:
-    """Raises `Invalid` if the delta could not be added. Called before its files are written; `add_delta` checks
-    again."""
+    """Raises `Invalid` if the delta could not be added. For before its files are written; `add_delta` checks again."""
     stream = target_of(snapshot, request)
     last = None if stream is None else stream.last_position
     if request.position is not None and last is not None and request.position <= last:

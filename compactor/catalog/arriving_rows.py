@@ -1,7 +1,6 @@
 """The checks of a delta's rows that its schema alone cannot answer. Pure.
 
-partition  a column with the name of a partition key, or from which one is derived, must have the partition's value in
-           every row
+partition  a column with the name of a partition key, or from which one is derived, has the partition's value
 text       must be UTF-8; of a registered file most columns are not read, and not checked
 marks      a column that marks deletes, in a delta of upserts, is reported: these rows are about to become live
 

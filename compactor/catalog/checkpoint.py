@@ -5,8 +5,7 @@
     compacted                                      replaced by every round and rehash: a row for the compacted stream,
                                                    and one for each live file
 
-Rows have the columns below; in each row exactly one is not null. The columns of each are the fields of its class
-(`log/columns.py`).
+Of these columns a row has exactly one that is not null, with its class's fields as columns (`log/columns.py`).
 
     delta        a delta, with its files
     compacted    the compacted stream, without its files (at most one row)

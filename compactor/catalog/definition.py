@@ -1,7 +1,6 @@
 """A table's definition: its partition keys, its schema and its properties, in a small log under the table's folder.
 
-A table exists as soon as entry 1 of this log exists. Each partition stream has its own log (`stream.py`), so writers of
-two partitions never conflict.
+A table exists once entry 1 of this log does. Each partition stream has its own log: writers of two never conflict.
 """
 
 from __future__ import annotations
@@ -85,8 +84,7 @@ class TableDefinition:
         return replace(self, properties=self.properties.changed({"schema_growth": SchemaGrowth.REFUSE}))
 
     def difference_from(self, other: TableDefinition) -> str | None:
-        """Describes the difference from another definition in a sentence; None if they are equal. Ignores
-        properties."""
+        """The difference from another definition, properties apart, in a sentence; None if they are equal."""
         if self.partition_keys != other.partition_keys:
             return f"the partition keys {list(other.partition_keys)}, not {list(self.partition_keys)}"
         if (self.schema is None) != (other.schema is None):

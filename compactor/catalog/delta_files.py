@@ -129,8 +129,7 @@ class DeltaRules:
         )
 
     def check_place(self, location: StoreLocation, uri: str) -> None:
-        """Raises `Invalid` for a file that the sessions of a lake on S3 cannot read, or that no dispatcher lets them
-        read."""
+        """Raises `Invalid` for a file that sessions of a lake on S3 cannot read, or are not allowed to."""
         if not location.is_remote:
             return
         lake, what_to_do = location.root_uri, "append it with --copy (copy=True), which copies it into the lake"
@@ -161,8 +160,7 @@ class DeltaTarget:
 
 
 def open_source(source: DeltaSource) -> ArrowSource | FileList:
-    """The source as Arrow data or a list of files. Raises `Invalid` if it is neither, or Arrow data that is nested too
-    deep."""
+    """As Arrow data or a list of files. Raises `Invalid` if it is neither, or nested too deep."""
     if not isinstance(source, pa.Table | pa.RecordBatchReader) and hasattr(source, "__arrow_c_stream__"):
         try:
             source = _without_index(pa.RecordBatchReader.from_stream(source))
@@ -187,8 +185,8 @@ def read_rows(
     schema: pa.Schema | None = None,
     fallback: ContentType | None = None,
 ) -> pa.Table:
-    """All rows of a source, in memory. `schema`: types for the columns of text files; `fallback`: the format of files
-    whose names do not say it."""
+    """All rows of a source, in memory. `schema`: types for columns of text files; `fallback`: the format of files whose
+    names say none."""
     opened = open_source(source)
     if isinstance(opened, pa.Table):
         return plain_table(opened)
@@ -206,8 +204,7 @@ def refuse_absent(location: StoreLocation, source: DeltaSource) -> None:
 
 
 def _without_index(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
-    """The rows of a pandas frame without its index where that has no name: pandas exports it as a column once rows were
-    filtered or sorted."""
+    """Without the index of a pandas frame that has no name: it is exported once rows were filtered or sorted."""
     held = rows.schema
     if _PANDAS not in (held.metadata or {}):
         return rows
@@ -358,8 +355,7 @@ def _digest_copies(location: StoreLocation, uris: Sequence[str], fallback: Conte
 def _pieces(
     source: ArrowSource, content: ContentDigest, arriving: ArrivingRowsCheck | None = None
 ) -> Iterator[pa.Table]:
-    """The source's rows in pieces of limited size, without view types. Each piece is checked and added to the digest;
-    no piece is empty."""
+    """The source's rows in pieces of limited size, none empty, without view types, checked and in the digest."""
     for piece in _plain_pieces(source):
         if arriving is not None:
             arriving.add(piece)
@@ -462,8 +458,7 @@ def version_of_file(location: StoreLocation, uri: str, *, was_read: bool = False
 
 
 def _identity(location: StoreLocation, uri: str, version: FileVersion) -> dict[str, str | int | None]:
-    """What shows later that a measured file is the one that was appended. Raises `Invalid` if it has changed since its
-    version was taken."""
+    """Shows later that a measured file is the one appended. Raises `Invalid` if it has changed since its version."""
     path = local_path(uri)
     if path is None:
         return {"etag": version.etag}

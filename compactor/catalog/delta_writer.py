@@ -119,8 +119,7 @@ class DeltaWriter:
         return PendingDelta(each.delta_id, each.answer)
 
     def flush(self) -> None:
-        """Appends the collected deltas and returns when they have results. Raises nothing: `PendingDelta.result`
-        does."""
+        """Appends the collected deltas; then all have results. Raises nothing: `PendingDelta.result` does."""
         with self._changed:
             self._flushes = bool(self._collected)
             self._changed.notify_all()

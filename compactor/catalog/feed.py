@@ -20,8 +20,8 @@ IMAGES_BEFORE = ("-u", "update_preimage")
 
 class FeedFormat(StrEnum):
     """`ops`: any data files with a column that says what each row does; `dms`: CSV and Parquet of AWS DMS; `debezium`:
-    JSON lines, as envelopes with or without their schema, or flattened (`ExtractNewRecordState`); `maxwell`, `canal`:
-    JSON lines of MySQL's binlog."""
+    JSON lines, as envelopes with or without their schema, or flattened; `maxwell`, `canal`: JSON lines of MySQL's
+    binlog."""
 
     OPS = "ops"
     DMS = "dms"

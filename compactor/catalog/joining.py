@@ -73,8 +73,7 @@ def standing_of(snapshot: StreamSnapshot, delta_id: str, sequencer: str | None) 
 
 
 def find_added(snapshot: StreamSnapshot, delta_id: str) -> DeltaAdded | None:
-    """The delta that is, or consists of, the append of this id; None: none, or it is retired. Raises `Invalid` if it
-    was taken back."""
+    """The delta that has the append of this id; None: none, or retired. Raises `Invalid` if it was taken back."""
     for stream in snapshot.sources.values():
         if any(each.delta_id == delta_id for each in stream.retracted):
             raise Invalid(f"delta id {delta_id!r} was taken back: give a new delta a new id")

@@ -72,8 +72,7 @@ def sort_column(key: SortKey, schema: pa.Schema) -> SortColumn:
 def sort_key_bytes(data_type: pa.DataType) -> int | None:
     """Bytes that a value of this type takes in the index; None for a type without a fixed width.
 
-    A dictionary-encoded column counts as its values, an extension type (a UUID) as its storage type, and a column of
-    nulls only as 0 bytes.
+    A dictionary-encoded column counts as its values, an extension type (a UUID) as its storage, nulls alone as 0 bytes.
     """
     data_type = value_type(data_type)
     return 0 if pa.types.is_null(data_type) else fixed_width_bytes(data_type)

@@ -140,8 +140,7 @@ class OpenFilePath(
 
 
 NAME_IN_STREAM_BYTES_MAX = 128
-"""Reserved for the rest of the longest key after the partition: the key of index pointers, with 10-digit numbers, has
-113 bytes there."""
+"""Reserved for the rest of the longest key after the partition, that of index pointers with 10-digit numbers: 113."""
 
 
 def partition_hash(partition: Mapping[str, str]) -> str:

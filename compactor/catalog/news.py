@@ -1,5 +1,4 @@
-"""Hints that a partition stream has something to compact, so that a job run over many streams reads the logs of these
-streams only.
+"""Hints that a stream has something to compact: a job run over many streams reads the logs of these only.
 
 The property `news_hints` is set when a table is created, or never. A table that has it stores an object
 `tables/<table id>/news/<partition>/<entry number>` for each such stream:
@@ -9,8 +8,7 @@ The property `news_hints` is set when a table is created, or never. A table that
     3  delete hints up to entry c     by a reader that found no work in the stream at entry c
 
 Step 3 never deletes a needed hint: later hints have greater numbers, since entry c exists. So every stream with work
-has a hint. A hint of a stream without work (its writer lost a race or was killed, or it could not be deleted) costs one
-read of the stream's log.
+has a hint. A needless one (its writer lost a race or was killed, or it could not be deleted) costs one read of the log.
 """
 
 from __future__ import annotations
@@ -63,8 +61,7 @@ class NewsHints:
             self._store.overwrite(NewsHint(self._folder, after.entry_number).key, b"")
 
     def clear(self, at: LogState[StreamSnapshot]) -> None:
-        """Step 3, if the stream has no work at this entry. A hint that cannot be deleted stays: what was committed
-        before must not fail for it."""
+        """Step 3, if the stream has no work at this entry. A hint that cannot be deleted stays, and fails nothing."""
         if has_news(at.state, self._folder.table_id):
             return
         last = NewsHint(self._folder, at.entry_number).key

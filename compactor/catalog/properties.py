@@ -227,8 +227,7 @@ class TableProperties(Document):
 
     @model_serializer(mode="wrap")
     def _leave_out_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, JsonValue]:
-        """Leaves out properties that are not set: who does not know a property can read the tables that do not use
-        it."""
+        """Leaves out what is not set: who does not know a property can read tables without it."""
         rendered: dict[str, JsonValue] = handler(self)
         fields = type(self).model_fields
         return {name: value for name, value in rendered.items() if getattr(self, name) != fields[name].default}

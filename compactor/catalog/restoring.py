@@ -258,8 +258,7 @@ class StreamRestore:
         return [restored, *self._appended_again(version, last_now, restore_id)]
 
     def _appended_again(self, stream_version: int, last_now: int, restore_id: str) -> list[DeltaAdded]:
-        """The deltas that were pending then, in the stream version that is active by now. Another table's log is not
-        written to."""
+        """The deltas pending then, in the version active by now. Another table's log is not written."""
         if self._source is not None:
             return []
         first = max(last_now + 1, self._clock.now_ms())

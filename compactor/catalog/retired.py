@@ -1,7 +1,6 @@
 """The retired deltas of a stream version: the last retired position and, for a limited time, the retired ids.
 
-8 bytes of each id are kept: one million ids take 8 MB. With n kept ids, a new id is refused by mistake with a
-probability of n / 2**64.
+8 bytes of each id are kept: one million take 8 MB. A new id is refused by mistake with a probability of n / 2**64.
 """
 
 from __future__ import annotations

@@ -76,8 +76,7 @@ class StreamSchemas:
         return before
 
     def known(self, stream: PartitionStream, snapshot: StreamSnapshot, source: SourceStream) -> list[NamedSchema]:
-        """The distinct schemas that can be unified. A schema that cannot be unified is left out: it blocks compaction
-        anyway."""
+        """The distinct schemas that can be unified. Others are left out: they block compaction anyway."""
         together: list[NamedSchema] = []
         for name, schema in self._found(stream, snapshot, source):
             if not any(schema.equals(other) for _, other in together):

@@ -2,8 +2,7 @@
 
 `DeltaCatalog` has the tables of a lake; `Table` appends deltas and opens its partition streams. Every change is one log
 entry (`log/durable_log.py`), by the rules in `appending.py`. Data files are written before the entry that adds them to
-a delta, so a writer that stops leaves unreferenced files, and never an incomplete delta. `compactor/lake.py` adds the
-reading of rows.
+a delta, so a writer that stops leaves unreferenced files, never an incomplete delta. `compactor/lake.py` adds reading.
 """
 
 from __future__ import annotations
@@ -142,8 +141,7 @@ class DeltaCatalog:
         of this id was dropped and its writers may still be at work.
 
         primary_keys, sort_keys  are properties too: a table with keys is compacted by these keys only
-        properties               by name (all names: `catalog/properties.py`); an existing table must have equal values
-                                 of the given ones
+        properties               by name (`catalog/properties.py`); an existing table must have the given ones
         partition_by             derived partition keys, such as {"order_day": "day(at)"}, by which `append_rows` and
                                  `append_changes` find partitions. Those that `partition_keys` lacks come last
         """
@@ -187,8 +185,7 @@ class DeltaCatalog:
         return self._table(existing or _like(table_id, like))
 
     def create_table_like(self, table_id: str, like: Table) -> Table:
-        """The table. If it does not exist, it is created with the partition keys, the private columns and the retention
-        times of another one."""
+        """The table, created if need be with the partition keys, private columns and retention times of another one."""
         wanted = _like(table_id, like)
         known = self._known_definition(table_id)
         if known is not None:
@@ -360,8 +357,7 @@ class Table:
             )
 
     def refresh(self, definition: TableDefinition | None) -> None:
-        """Takes over a definition that was just read. None: the table's log has no entry, since the destination does
-        not exist yet."""
+        """Takes over a definition that was just read. None: the destination does not exist yet."""
         self.definition = definition or self.definition
         self._defined_at_seconds = self._clock.monotonic_seconds()
 
@@ -537,8 +533,7 @@ class Table:
         return found, reasons
 
     def create_stream_version(self, partition: PartitionValues, state: str = LifecycleState.UNRELEASED) -> int:
-        """Creates a version of a partition stream and returns its number. A version created `active` deprecates the
-        active one."""
+        """Creates a stream version and returns its number. One created `active` deprecates the active one."""
         wanted = member_of(LifecycleState, state, "lifecycle state")
         appended = self.stream(partition).log.append(
             lambda log_state: appending.create_stream_version(log_state.state, wanted)

@@ -1,5 +1,4 @@
-"""Commits a round or a rehash, if the compacted side of the stream is unchanged since its plan read it. Commits are
-fenced here.
+"""Commits a round or a rehash if the compacted side is unchanged since its plan read it: the fence of commits.
 
 Deltas that writers appended in the meantime are no conflict. If another round or rehash was committed, the outcome is
 `Conflicted`, and nothing is written. The number of an attempt does not count: one that was replaced may still commit if
@@ -51,8 +50,7 @@ def commit(
     read_positions: Collection[int] = (),
     plan_id: str | None = None,
 ) -> CommitOutcome:
-    """Appends the action, unless the compacted side has changed. May be called again with the same action after any
-    failure.
+    """Appends the action, unless the compacted side has changed. It may be repeated after any failure.
 
     read_point      the compacted side that the plan read
     read_positions  positions of the deltas that the plan read, if they are in this stream: none may be retracted since

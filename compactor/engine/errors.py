@@ -49,8 +49,7 @@ _DISK_FULL = "No space left on device"
 @contextmanager
 def spark_job(activity: str, spark: SparkContext) -> Iterator[None]:
     """Translates the errors of a Spark action: an error of ours that a task raised is raised as itself, a lost cluster
-    or a full scratch disk as `Unavailable`, a lack of memory as `OutOfMemory`, workers whose Python cannot run Lithify
-    as `Invalid`.
+    or a full scratch disk as `Unavailable`, a lack of memory as `OutOfMemory`, a worker without Lithify as `Invalid`.
 
     Anything else a task raised is a bug, and keeps its traceback. Other edges translate the broken connections of their
     services, so a connection error here is that to Spark's Java process.

@@ -54,8 +54,7 @@ class _Java:
 
 
 def find_java_home(environment: Mapping[str, str], cache_folder: Path) -> Path:
-    """A `JAVA_HOME` that works with Spark, written to `cache_folder`. Where nothing can be written, a complete Java's
-    own.
+    """A `JAVA_HOME` for Spark, written to `cache_folder`. Where nothing can be written, a complete Java's own.
 
     Raises `Invalid` if there is no Java 17 or 21; the message lists the candidates that were found.
     """

@@ -37,8 +37,7 @@ def local_spark(app_name: str, master: str | None = None) -> Iterator[SparkConte
 
     master  overrides `local` with all usable cores
 
-    PySpark takes its Java and its workers' Python from the environment only, so this module and the mains are the only
-    ones that change it.
+    PySpark finds its Java and its workers' Python by the environment alone: only this module and the mains change it.
     """
     environment = os.environ  # noqa: TID251
     environment["JAVA_HOME"] = str(find_java_home(environment, Path.home() / ".cache" / "lithify"))
@@ -67,8 +66,7 @@ def local_spark(app_name: str, master: str | None = None) -> Iterator[SparkConte
 @contextmanager
 def deferred_interrupts() -> Iterator[None]:
     """Defers Ctrl-C to the end of the block, and restores the signal handler: a SparkContext installs its own, which
-    fails once Spark is stopped. Only the main thread receives signals.
-    """
+    fails once Spark is stopped. Only the main thread receives signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -95,9 +93,7 @@ def _silence_java_exit(spark: SparkContext) -> None:
 
 
 def stop_spark(spark: SparkContext) -> None:
-    """Stops Spark, also if its Java process has died: its state in this process must be removed, or no other Spark
-    could start.
-    """
+    """Stops Spark, even if its Java has died: else no other Spark could start in this process."""
     try:
         spark.stop()
     except SPARK_UNREACHABLE as error:
@@ -111,8 +107,7 @@ def stop_spark(spark: SparkContext) -> None:
 def local_resources(spark: SparkContext | None = None) -> Resources:
     """A session's resources on this machine: a guest's share of its memory, and all free space of Spark's scratch disk.
 
-    spark  a running Spark, instead of the one that `local_spark` would start; of a cluster's executors only the number
-           of cores is known
+    spark  a running Spark, instead of one that `local_spark` starts; of a cluster only the number of cores is known
     """
     cores = usable_cores() if spark is None else spark.defaultParallelism
     resources = guest_share(usable_memory_bytes(), cores)

@@ -8,8 +8,7 @@ from pyspark import RDD, SparkContext
 
 
 def prestart_workers(spark: SparkContext) -> threading.Thread:
-    """Starts the executors' Python workers, whose imports take more than a second, while the driver makes its own
-    imports.
+    """Starts the executors' Python workers, whose imports are slow, while the driver makes its own.
 
     Returns immediately, with the thread that waits for them. One empty task runs per core, on the executors that exist.
     """

@@ -61,8 +61,7 @@ class Records(Protocol[RecordT_co]):
         function: Callable[[TaskT, Iterable[RecordT_co]], Generator[KeptT, None, NoteT]],
         bytes_max: int,
     ) -> AbstractContextManager[Kept[KeptT, NoteT]]:
-        """Runs the tasks now. Records that they yield are kept until the block ends; the value that a task returns is
-        its note.
+        """Runs the tasks now. Their records are kept until the block ends; what a task returns is its note.
 
         activity   names the step in errors
         bytes_max  of all that is kept, at the most
@@ -92,9 +91,7 @@ class Exchange(Protocol):
 
 
 class Engine(Protocol):
-    """`keep` and `collect` raise `Unavailable` if tasks were lost and a retry may help, and an error of ours that a
-    task raised.
-    """
+    """`keep` and `collect` raise `Unavailable` if tasks were lost and a retry may help, and a task's error of ours."""
 
     def resources(self) -> Resources:
         """A session's resources."""
@@ -109,16 +106,13 @@ class Engine(Protocol):
         """Translates the loss of the engine, in code that uses it, into an error of ours."""
 
     def driver_hosts(self) -> tuple[str, str] | None:
-        """The host by which tasks reach this process, and the host on which it listens; None if tasks run in this
-        process.
-        """
+        """The hosts by which tasks reach this process and on which it listens; None: tasks run in it."""
 
     def await_workers(self) -> bool:
         """Returns when the first tasks can run. False: they could when the engine was made."""
 
     def cores(self) -> int | None:
-        """Cores on which tasks can run now, while nodes are lost, added or late; None: they do not change.
-        Thread-safe."""
+        """Cores on which tasks can run now, as nodes come and go; None: they do not change. Thread-safe."""
 
     def tasks_done(self) -> int:
         """Ended tasks of the running steps, as a sign of progress. Thread-safe."""

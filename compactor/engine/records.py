@@ -37,8 +37,7 @@ _LOCATION_BYTES = 3 * _ALIGNMENT_BYTES
 _PROTOCOL = 5
 _ONE_MACHINE = re.compile(r"local(\[[^,]*\])?")
 """Masters of a Spark whose tasks run on the driver's machine, once each: `local[2,4]` retries tasks, and
-`local-cluster` has executors that may be lost.
-"""
+`local-cluster` has executors that may be lost."""
 
 FILE_BYTES_MIN = 64 * 1024
 """The least bytes of a frame in a file. A smaller one passes through Spark in less time than it takes to create a file.

@@ -9,8 +9,7 @@ from pyspark import SparkContext, StorageLevel
 
 MEMORY_SHARE_MAX = 0.5
 """Share of the memory that is left for kept blocks. Spark counts kept blocks, but not all other memory: with a larger
-share, a JVM ran out of memory while it loaded a block that was on its disk already.
-"""
+share, a JVM ran out of memory while it loaded a block that was on its disk already."""
 
 
 def storage_level(spark: SparkContext, needed_bytes: int) -> StorageLevel:

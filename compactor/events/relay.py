@@ -2,8 +2,7 @@
 
 An event is a CloudEvents 1.0 document. Nearly all are built from one entry of one log, so an event that is sent twice
 is the same event: same `id`, same `source`, same text. Consumers drop repeats by `id`, and order a job run's events by
-`sequence`. There are two exceptions: the heartbeat, which only reports progress, and the event that a log cannot be
-read.
+`sequence`. The exceptions: the heartbeat, which only reports progress, and the event that a log cannot be read.
 
     log entry durable  ->  builder (pure): events  ->  EventSink.publish  ->  cursor object moved (a hint)
 
@@ -278,8 +277,8 @@ class Relay(Generic[StateT, ActionT]):
     """Publishes the events of a log's entries, in order, after the entries are durable.
 
     Any thread may call; one at a time publishes. The cursor object is a hint: it is overwritten, and if it is lost the
-    log is published from its beginning. It moves with every call of the sink, so that of a long log only a part is
-    published twice.
+    log is published from its beginning. It moves with every call of the sink: of a long log only a part is published
+    twice.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """A folder of data files that is partitioned as Hive does it: `year=2026/month=11/part-0.parquet`.
 
 Values are percent-decoded. Two folders whose values are then equal are one partition. Files and folders whose names
-begin with `.` or `_` are passed over, as Hive and Spark do it, and so are files without a byte, which Hive writes for
-empty buckets.
+begin with `.` or `_` are passed over, as Hive and Spark do it, and so are empty files, which Hive writes for empty
+buckets.
 """
 
 from __future__ import annotations

@@ -295,8 +295,7 @@ def _bit_width(arrow_type: pa.DataType) -> int | None:
 
 
 def _spans_at(start: int, bit_width: int, positions: npt.NDArray[np.int64]) -> list[Span]:
-    """Where values lie in a column's buffer: of each stretch of `_STRETCH_BYTES` that has one, from the first of them
-    to the last."""
+    """Where values lie in a column's buffer: of each stretch of `_STRETCH_BYTES` that has some, from first to last."""
     if not len(positions):
         return []
     firsts = start + positions * bit_width // 8

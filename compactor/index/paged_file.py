@@ -153,8 +153,7 @@ def _close_gaps(wanted: npt.NDArray[np.bool_], there: npt.NDArray[np.bool_]) -> 
 
 class KeptFiles:
     """Files of which a process has read something that it may need again: what a round's dedupe step has read of the
-    index is asked for again when the index is written. The oldest are let go where they take more than their room. Safe
-    to share between threads.
+    index is asked for again when the index is written. The oldest go where room is short. Thread-safe.
 
     Where pages are shared, a file that was let go is opened again with what is on the disk."""
 

@@ -96,8 +96,7 @@ def find_pointer(store: RangeReads, files: Sequence[IndexFile], digest: bytes) -
 
 def _find_in_run(store: RangeReads, parts: Sequence[IndexFile], digest: bytes) -> RowPointer | None:
     """Parts are sorted like their rows. A digest outside of the expected part is most often in the neighbouring part,
-    or further away if parts are small: the neighbour is tried next, then the middle of the remaining parts.
-    """
+    or further away if parts are small: the neighbour is tried next, then the middle of the remaining parts."""
     share = int.from_bytes(digest[:8], "big") / (1 << 64)
     lowest, highest = 0, len(parts) - 1
     number = _expected_part(parts, share)

@@ -74,8 +74,7 @@ class SharedFile:
 
 
 class SharedPages:
-    """The folders of scratch disks in which a machine's processes keep pages. Their owner, Spark's executor, deletes
-    them at its end."""
+    """Folders in which a machine's processes keep pages. Spark's executor deletes them at its end."""
 
     def __init__(self, scratch_folders: Sequence[Path]) -> None:
         self._folders = [folder / _FOLDER for folder in scratch_folders]

@@ -1,5 +1,4 @@
-"""Array loops of the compaction: arrays in, arrays out, no I/O. One kernel per file; the tests' oracle has its plain
-form.
+"""Array loops of the compaction: arrays in, arrays out, no I/O. The tests' oracle has their plain form.
 
 Digests are a C-contiguous uint32 array `digests` of shape (rows, 5): the five words of each SHA-1 digest, the most
 significant first. The order of its rows is digest order; `digests.byteswap()` are the digest's bytes.

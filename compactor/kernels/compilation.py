@@ -42,7 +42,7 @@ def copy_bytes(_, target, _target_start, source, _source_start, _count):  # type
     """Copies source[source_start:source_start + count] to target[target_start:], faster than a loop.
 
     Precondition: both are C-contiguous uint8 arrays of one dimension that do not overlap, 0 <= count,
-    0 <= source_start <= len(source) - count, 0 <= target_start <= len(target) - count. It is not checked, not even by
+    0 <= source_start <= len(source) - count, 0 <= target_start <= len(target) - count. Nothing checks it, not even
     numba's bounds checks.
     """
 

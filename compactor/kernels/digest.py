@@ -1,8 +1,7 @@
 """SHA-1 digests of primary keys (the paper, hash bucket step; FORMAT.md, "Key digests").
 
 A key's message is its columns in sorted name order, each framed: a little-endian uint32 with the length of its
-canonical bytes, then the bytes; 0xFFFFFFFF alone for null. So ('ab', 'c') and ('a', 'bc') differ, and null differs
-from empty.
+canonical bytes, then the bytes; 0xFFFFFFFF alone for null. So ('ab', 'c') and ('a', 'bc') differ, as do null and empty.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Sorts rows by digest: first by their top bits into parts that fit a processor's cache, then each part within the
-cache.
+"""Sorts rows by digest: by their top bits into parts that fit a processor's cache, then each part in it.
 
 Sorting row numbers alone would move less data, but reading rows in that order would be random access. All columns of a
 row move together, in two passes of sequential reads or writes, so that later passes read sequentially.
@@ -109,8 +108,7 @@ Piece = tuple[Digests, npt.NDArray[np.int64], tuple[npt.NDArray[Any], ...]]
 
 
 def merge_by_digest(pieces: list[Piece]) -> MergedRows:
-    """Rows of one piece or more, whose columns have the same types. The list is emptied, which releases the pieces as
-    their rows move."""
+    """Rows of one piece or more, whose columns have the same types. Emptying the list releases pieces as rows move."""
     kinds = [(column.dtype, column.shape[1:]) for column in pieces[0][2]]
     digests, row_indices, others = [], [], []
     while pieces:

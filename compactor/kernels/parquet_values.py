@@ -55,8 +55,7 @@ def take_codes(codes: Codes, value_numbers: Int64s, used: npt.NDArray[np.bool_])
 
 
 def find_byte_arrays(values: Bytes, starts: Int64s) -> bool:
-    """Finds the start of each of len(starts) - 1 values, beginning at starts[0], and the end of the last one. False:
-    damaged.
+    """Finds the start of each of len(starts) - 1 values from starts[0], and the end of the last. False: damaged.
 
     Precondition: len(starts) >= 1, 0 <= starts[0] <= len(values). The values may be anything.
     """

@@ -1,7 +1,6 @@
 """SHA-1 of many messages (FIPS 180-4), with the processor's SHA instructions where it has them.
 
-There are two implementations: `add_block_with_instructions` is the faster one, `add_block_portably` runs anywhere and
-is the reference in tests.
+`add_block_with_instructions` is the faster one, `add_block_portably` runs anywhere and is the tests' reference.
 """
 
 from __future__ import annotations

@@ -22,9 +22,7 @@ UPSERT, DELETE, DELETE_WITHOUT_SORT_VALUES = 0, 1, 2
 """Operations of rows. The last one is a delete whose file lacks the custom sort key columns."""
 
 FORGOTTEN, LIVE, TOMBSTONE, ERASED = 0, 1, 2, 3
-"""Outcomes of a key: no entry is left, a row survives, the index has a tombstone, or the index voids the entries of the
-key in older runs.
-"""
+"""Outcomes of a key: nothing is left, a row survives, the index has a tombstone, or it voids entries of older runs."""
 
 KEEP_FOR_EVER = -1
 
@@ -47,8 +45,7 @@ class RememberedKeys:
 
 @dataclass(frozen=True)
 class ArrivingRows:
-    """The round's rows of one hash bucket, in digest order; those of a key in the order (stream position, file number,
-    row index).
+    """The round's rows of one hash bucket by digest; a key's by (stream position, file number, row index).
 
     digests      (rows, 5)
     files        int32 (rows,): which of the bucket's files the row is from, from 0

@@ -73,8 +73,7 @@ class LogState(Generic[StateT]):
 
 @dataclass(frozen=True)
 class WholeCheckpoint(Generic[StateT]):
-    """Converts a state to an Arrow table of typed columns and back. `from_table` raises `Corrupt` for any other
-    table."""
+    """Converts a state to an Arrow table and back. `from_table` raises `Corrupt` for any other table."""
 
     to_table: Callable[[StateT], pa.Table]
     from_table: Callable[[pa.Table], StateT]
@@ -515,8 +514,8 @@ def _with_earlier(head: CheckpointHead, before: CheckpointHead, before_bytes: in
 def _kept(
     head: CheckpointHead, earlier: Sequence[EarlierCheckpoint], pieces: Sequence[EarlierPiece]
 ) -> list[EarlierCheckpoint]:
-    """The kept checkpoints: of those whose distances from the newest differ by less than a factor of 2, the earliest;
-    as long as the bytes suffice."""
+    """The kept checkpoints: of those within a factor of 2 in distance from the newest the earliest, while bytes
+    suffice."""
     by_distance: dict[int, EarlierCheckpoint] = {}
     for each in reversed(earlier):
         by_distance[(head.entry_number - each.entry_number).bit_length()] = each

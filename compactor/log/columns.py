@@ -1,5 +1,4 @@
-"""Converts frozen values to Arrow columns and back, so that a checkpoint stores documents in typed columns, not as
-text.
+"""Converts frozen values to Arrow columns and back: a checkpoint has documents in typed columns, not as text.
 
 A codec is built from the declared fields of a class, so a new field of a document needs no change here. Each field
 becomes a column of its own type, nested values become structs, lists and maps. A scalar of a file's statistics becomes

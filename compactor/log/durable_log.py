@@ -1,5 +1,4 @@
-"""The durable log: numbered immutable entries, created by put-if-absent, folded into a state. All durable facts are in
-such logs.
+"""Numbered immutable entries, created by put-if-absent, folded into a state. All durable facts are in such logs.
 
 An entry is one object, `<folder>/<number, 20 digits>.json`, from 1 without gaps. The writer of entry n decided on the
 fold of entries 1 .. n-1: there is no other concurrency control. An entry never changes and is never deleted (a stalled
@@ -135,8 +134,7 @@ class DurableLog(Generic[StateT, ActionT]):
         return self._newest
 
     def load(self, as_of: int | None = None, ahead: int = 1) -> LogState[StateT]:
-        """The fold of the log, or of its entries up to and including number `as_of` (`Invalid` if it does not
-        exist).
+        """The fold of the log, or of its entries up to number `as_of` (`Invalid` if there is none).
 
         ahead  entries after the cached fold that are requested at the same time, where each request has a latency: one
                more than are expected, since the first that is missing is the log's end

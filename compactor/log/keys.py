@@ -45,8 +45,7 @@ class CheckpointObject(Key, template="{folder}/checkpoints/{name}"):
 
 
 class ListsObject(Key, template="{folder}/lists/{entry_number:020}-{entry_id}.parquet"):
-    """Long lists of an entry (`compactor/log/long_lists.py`). `entry_id`: of this number's writer, perhaps of one that
-    was too late."""
+    """Long lists of an entry (`compactor/log/long_lists.py`). `entry_id`: a writer's, perhaps too late."""
 
     folder: LogFolder
     entry_number: int

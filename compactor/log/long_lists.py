@@ -1,5 +1,4 @@
-"""Long lists of an entry: they lie in one Parquet object beside it, so that the entry itself stays short (FORMAT.md,
-"Durable logs").
+"""Long lists of an entry, in one Parquet object beside it, so that it stays short (FORMAT.md, "Durable logs").
 
 The entry has such lists empty, and says how many elements each has; the object has their elements one after the other,
 a row each, in the column of their kind. Both are immutable, and the object is written first. A reader gets the actions

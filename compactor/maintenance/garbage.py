@@ -1,5 +1,4 @@
-"""Finds and deletes data files that are no longer needed: files of attempts that were never committed, and files that
-later rounds have replaced.
+"""Deletes data files of attempts that were never committed, and those that later rounds have replaced.
 
 A file is garbage if both are true:
 
@@ -133,8 +132,7 @@ def find_garbage(
     grace_seconds: float = GRACE_SECONDS,
     retention_seconds: float | None = None,
 ) -> Iterator[StreamGarbage]:
-    """The garbage, stream by stream, also of streams that have data but no log entry. Raises `Corrupt` at a stream
-    whose log lacks something.
+    """The garbage of each stream, also of those without a log entry. Raises `Corrupt` at one whose log lacks something.
 
     retention_seconds  for which replaced files are kept; None: for the grace period
     """

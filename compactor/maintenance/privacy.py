@@ -137,8 +137,7 @@ class _History:
 
 
 _Found: TypeAlias = Mapping[int, npt.NDArray[np.int64]] | None
-"""What an object has of each key, by the key's number, without those of which it has nothing; None: it cannot be
-read."""
+"""What an object has of keys, by their numbers, without those of which it has nothing; None: it cannot be read."""
 
 
 def prove_many(
@@ -555,8 +554,7 @@ def _checkpoint_number(key: str) -> int | None:
 
 
 def _rows_of_keys(stream: PartitionStream, file: TabularFile, keys: Sequence[_Key]) -> dict[int, npt.NDArray[np.int64]]:
-    """The indices of the rows that have the keys, by the key's number. The file is read once. Raises `Invalid` if it
-    lacks a key column."""
+    """Indices of the rows that have the keys, by the key's number. Raises `Invalid` if a key column is missing."""
     first_key, found = keys[0], dict[int, list[npt.NDArray[np.int64]]]()
     starts = np.array([key.digests[0, 0] for key in keys])
     first = 0

@@ -201,8 +201,7 @@ def _compacted_by(snapshot: StreamSnapshot) -> tuple[Reset | None, frozenset[tup
 
 
 def _taken(compactions: Sequence[CompactedStream | None], version: int) -> int:
-    """The greatest position whose delta every compaction has read completely, or will never read because it has moved
-    to a later stream version."""
+    """The greatest position whose delta every compaction has read, or will never read as it reads a later version."""
     if not compactions:
         return _NOTHING
     limits = [_EVERYTHING]

@@ -67,8 +67,7 @@ class BackgroundLoop:
 
 
 class SharedLoop:
-    """One thread for works that come and go: each is called after each interval, from the first whole one on. A context
-    manager, as are its works.
+    """One thread for works that come and go, each called after each whole interval. A context manager, as they are.
 
     A work must not raise, and while it waits the others wait too.
     """

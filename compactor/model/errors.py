@@ -24,8 +24,7 @@ class AnotherTry(Enum):
 
 
 class ErrorKind(StrEnum):
-    """How an attempt, a session or a call of a service failed. The values are stored in logs and events: none may
-    change.
+    """How an attempt, a session or a call failed. The values are in logs and events: none may change.
 
     A kind that this release does not know keeps its spelling and is tried a few times.
     """

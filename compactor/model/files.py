@@ -66,8 +66,7 @@ FILE_NUMBER_BYTES, ROW_INDEX_BYTES = 4, 8
 
 
 class PointerWidths(Document):
-    """How many bytes the two numbers of each pointer take in an index object. Other widths than the defaults are those
-    of packed pointers."""
+    """Bytes of the two numbers of each pointer in an index object. Others than the defaults are of packed pointers."""
 
     file_number_bytes: int = Field(default=FILE_NUMBER_BYTES, ge=1, le=4)
     row_index_bytes: int = Field(default=ROW_INDEX_BYTES, ge=1, le=8)

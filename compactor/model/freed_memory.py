@@ -23,8 +23,7 @@ def keep_freed_memory() -> None:
 
 
 def keep_few_arenas() -> None:
-    """For a process whose threads come and go: glibc would have an arena with freed memory for each, up to eight a
-    core."""
+    """For a process whose threads come and go: glibc keeps freed memory for each, in up to eight arenas a core."""
     _adjust(_M_ARENA_MAX, _ARENAS)
 
 

@@ -1,5 +1,4 @@
-"""Chooses the sessions of a bundle: small sessions of one job run that share a Spark job, each in one of its tasks.
-Pure.
+"""Chooses the small sessions of a job run that share a Spark job as a bundle, each in one of its tasks. Pure.
 
     sessions waiting --predicted to take less than a Spark takes to start--> members, the longest first --> BundlePlan
 

@@ -5,8 +5,7 @@ launched, with both figures and what to change. Pure.
     scratch  the records of a round of one file, since files are not cut between rounds; of a rehash, all index rows
     task     a row group that is held whole while Arrow reads it; a hash bucket that is rehashed
 
-The rows of a round need no check here: `size_session` makes rounds as small as they have to be, and refuses an index
-that fits no bucket.
+Rows of a round are not checked: `size_session` makes rounds as small as need be, and refuses an unfit index.
 """
 
 from __future__ import annotations

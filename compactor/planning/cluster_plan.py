@@ -28,8 +28,7 @@ class ClusterUse(Document):
 
 class UnitRates(Document):
     """US dollars an hour of one unit: a worker node on demand, on Spot, EMR's surcharge and the volumes of either; the
-    primary node, and its surcharge; a vCPU, a GiB of memory and one of disk of EMR Serverless.
-    """
+    primary node, and its surcharge; a vCPU, a GiB of memory and one of disk of EMR Serverless."""
 
     on_demand_usd_hour: float = Field(default=0.0, ge=0)
     spot_usd_hour: float = Field(default=0.0, ge=0)

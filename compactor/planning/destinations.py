@@ -1,7 +1,6 @@
 """Checks the destination of a compaction: its own source, an empty table, or its earlier output. Reads logs only.
 
-Any other destination would change data of others: their deltas would be hidden, or their compaction would be mistaken
-for another table's.
+Any other would hide the deltas of others, or mistake their compaction for another table's.
 """
 
 from __future__ import annotations

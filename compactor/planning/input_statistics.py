@@ -34,9 +34,7 @@ OUTLINED_FILES_MAX = 32
 
 COMPARED_FILES_MAX = 64
 COMPARISONS_MAX = 200_000
-"""At most this many delta files, spread over all, are compared by their keys with all other files, and fewer if
-these are many.
-"""
+"""At most this many delta files, spread over all, are compared by their keys with the others: fewer of many."""
 
 
 @dataclass(frozen=True)
@@ -232,9 +230,7 @@ def _of_schema(
 def _of_compacted(
     compacted: CompactedStream | None, schema: pa.Schema | None, widths: Mapping[str, float]
 ) -> SchemaStatistics | None:
-    """Compacted files are not opened: fixed widths are known, other columns are assumed as wide as those of the
-    deltas.
-    """
+    """Compacted files are not opened: columns of no fixed width are assumed as wide as the deltas'."""
     if compacted is None or schema is None:
         return None
     return _of_files(schema, compacted.files.values(), widths)
@@ -266,8 +262,7 @@ def _of_index(compacted: CompactedStream | None) -> IndexStatistics:
 
 def _decoded(schema: pa.Schema, rows: int, size_bytes: int, widths: Mapping[str, float]) -> dict[str, int]:
     """Decoded bytes of each column: by its type if that has a fixed width, else by the outlines, else an even share
-    of the bytes at rest.
-    """
+    of the bytes at rest."""
     decoded = {}
     for field in schema:
         width = _fixed_width(field.type)
@@ -314,8 +309,7 @@ def _touched(
 ) -> _Touched:
     """Compacted rows in files whose keys overlap those of the deltas, by the log's bounds.
 
-    The probability of touching a file is that of a random key; a file below its permitted share of dead rows is not
-    rewritten.
+    A file is touched as by random keys; below its permitted share of dead rows it is not rewritten.
     """
     if compacted is None or not compacted.files:
         return _Touched(0, 0.0)

@@ -1,6 +1,4 @@
-"""Divides a machine's resources among sessions and tasks: one policy for `compact()`, the dispatcher and the demo.
-Pure.
-"""
+"""Divides a machine's resources among sessions and tasks, for `compact()`, the dispatcher and the demo. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +12,10 @@ MIB = 1024**2
 GIB = 1024 * MIB
 
 SERVICE_MEMORY_SHARE = 0.75
-"""Share of a machine's memory for all sessions of a service together; the rest is for the operating system and the
-file cache.
-"""
+"""Share of a machine's memory for all sessions of a service; the rest is for the system and its file cache."""
 
 GUEST_MEMORY_SHARE = 0.5
-"""Share of a machine's memory for the tasks of a session inside another program; the rest is for that program, its
-data and the driver's JVM.
-"""
+"""Share of a machine's memory for the tasks of a session inside another program, which has the rest with its JVM."""
 
 TASK_MEMORY_BYTES_MAX = 8 * GIB
 """The paper recommends 8 GiB per core; more would only make hash buckets larger."""
@@ -50,8 +44,7 @@ def service_memory_bytes(machine_memory_bytes: int) -> int:
 
 
 def session_share(memory_bytes: int, cores: int, sessions: int) -> tuple[Resources, int]:
-    """The share of one of `sessions` concurrent sessions in a service's memory and cores, and its driver's memory in
-    bytes.
+    """The share of one of `sessions` concurrent ones in a service's memory and cores, and its driver's bytes.
 
     Worked: 32 GiB and 8 cores for 2 sessions are 16 GiB and 4 cores each: a driver of 1.6 GiB, and 4 tasks of 3.6 GiB.
     """

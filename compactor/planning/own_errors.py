@@ -1,5 +1,4 @@
-"""What a table's own sessions say of the next prediction: each has noted how long it took, beside what was predicted
-for it. Pure.
+"""What a table's own sessions say of the next prediction: each noted its seconds beside the predicted ones. Pure.
 
     factor    seconds / predicted seconds of a session, without the start of a Spark
     sessions  the last ones of the table in the same place (in a process, on Spark, on a cluster)
@@ -53,8 +52,7 @@ _Z = 2.5
 
 @dataclass(frozen=True)
 class OwnErrors:
-    """The factors of a table's last sessions in one place, the oldest first. `others`: of all tables there; None: not
-    known."""
+    """The factors of a table's last sessions in a place, the oldest first. `others`: of all tables there, if known."""
 
     factors: tuple[float, ...] = ()
     others: OwnErrors | None = None

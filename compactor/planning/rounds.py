@@ -81,8 +81,7 @@ def watermark_after(taken: Sequence[DeltaFileRef], following: DeltaFileRef | Non
 
 
 def group_for_tasks(files: Sequence[DeltaSource], groups: int) -> tuple[tuple[RowsToHash, ...], ...]:
-    """Consecutive rows in at most `groups` non-empty groups of about equal bytes. A large file is cut between row
-    groups."""
+    """Consecutive rows in at most `groups` non-empty groups of about equal bytes. Large files are cut."""
     pieces = [piece for file in files for piece in cut_at_row_groups(file)]
     total = sum(piece.size_bytes for piece in pieces)
     cut: list[tuple[RowsToHash, ...]] = []

@@ -87,8 +87,7 @@ class SessionInput:
         return frozenset(source.properties.private_columns + destination.properties.private_columns)
 
     def rounds(self, plan: SessionPlan) -> tuple[tuple[DeltaFileRef, ...], ...]:
-        """The delta files of each round. If no delta is pending, and compacted files are to be rewritten all the same,
-        one round without files."""
+        """The delta files of each round; one round without files if only compacted files are to be rewritten."""
         pending = self.streams.pending
         rounds = tuple(split_into_rounds(pending, plan.max_rows_per_round, plan.max_files_per_round))
         return rounds or (((),) if self.streams.work().has_rounds else ())
@@ -107,8 +106,7 @@ class SessionInput:
         return frozenset(number for number, file in compacted.files.items() if is_wider or not is_open_file(file.path))
 
     def files_in_order(self, rewritten: Collection[int], compacted: CompactedStream | None) -> frozenset[int]:
-        """Those files, and without a key also all that follow one of them: new files come last, and rows keep their
-        order."""
+        """Those files; without a key also all that follow one of them, so that rows keep their order."""
         if self.key_columns or compacted is None:
             return frozenset(rewritten)
         return frozenset(number for number in compacted.files if number >= min(rewritten, default=number + 1))

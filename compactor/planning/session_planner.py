@@ -90,8 +90,7 @@ def listed_streams(run: JobRunSpec, lake: DeltaCatalog) -> Iterator[dict[str, st
 
 
 def check_tables(run: JobRunSpec, lake: DeltaCatalog, source: Table) -> Table:
-    """The destination of a job run, which need not exist. Raises `Invalid` if a table is offline, or the destination
-    has other data."""
+    """A job run's destination, which need not exist. Raises `Invalid` for an offline table, or one with other data."""
     destination = lake.table_like(run.destination_compacted_table_id, source)
     check_online((source, destination))
     check_destination(source.table_id, destination)
@@ -266,9 +265,7 @@ class _Outlines:
 def _read_for_plan(
     spec: SessionSpec, lake: DeltaCatalog, *, as_pinned: bool
 ) -> tuple[SessionInput, dict[str, FileOutline]]:
-    """For text without declared types a sample is read. If the sample is refused, the text is read whole, because
-    the whole text may be valid.
-    """
+    """For text without declared types a sample is read; if it is refused, the whole text, which may be valid."""
     outlines = _Outlines()
     try:
         return read_session_input(spec, lake, schema_of=outlines.schema_of, as_pinned=as_pinned), outlines.found

@@ -326,8 +326,7 @@ def commits_of(
     report: ReadReport = NO_READ_REPORT,
     now: LogState[StreamSnapshot] | None = None,
 ) -> list[Commit]:
-    """Commits of earlier attempts of this session, with their entry numbers. `now`: the destination, if it was just
-    read.
+    """Commits of earlier attempts, with their entry numbers. `now`: the destination, if it was just read.
 
     Writers may have appended thousands of entries since the session was pinned. If the compacted part has not changed
     since then, none is read; otherwise many are read at a time.

@@ -39,8 +39,7 @@ from compactor.planning.time_model import PredictedTime, SessionWork, TasksOfRou
 DEDUPE_BYTES_PER_ROW = 60
 """Peak bytes of a task for each row of its hash bucket, remembered or arriving, without sort values: of the one that
 sorts what arrives, 24 as received and 28 in digest order, and of the one that writes the index, of which a row is 32.
-Worked: 10 million rows take 0.6 GB. `tests/integration/steps/test_bucket_memory.py` measures them.
-"""
+Worked: 10 million rows take 0.6 GB. `tests/integration/steps/test_bucket_memory.py` measures them."""
 
 DEDUPE_COPIES_OF_SORT_VALUES = 2
 """Encoded sort values are held twice: as received and sorted, or as they are and as an index file has them."""
@@ -50,16 +49,14 @@ TARGET_MEMORY_SHARE = 0.5
 "Compaction sessions")."""
 
 ROWS_PER_HASH_BUCKET_MIN = 25_000
-"""Cores get a hash bucket each only if it has so many rows: fewer are deduplicated in less time than a task and an
-index file cost."""
+"""Cores get a hash bucket each only if it has so many rows: fewer take less time than a task and an index file cost."""
 
 ROWS_OF_ONLY_HASH_BUCKET_MAX = 1_000_000
 """An index that began with one hash bucket is rehashed once it has more rows, so that tasks can share them."""
 
 REHASH_MEMORY_SHARE = 0.75
 """An inherited hash bucket count is kept until dedupe would take more than this share (the same section has 0.9). The
-rest is for pages of the index that are kept, files that are being sent, and what a worker did not release.
-"""
+rest is for pages of the index that are kept, files that are being sent, and what a worker did not release."""
 
 
 SCRATCH_SHARE = 0.75
@@ -125,15 +122,12 @@ class SessionSize:
     overlap_share            share of the deltas' rows whose keys are in the key range of other delta files, so that a
                              round may rewrite the output of an earlier round of the session
     lake_is_remote           the lake is on S3
-    corrections              by step, the factor between the seconds of the table's own rounds and those of the
-                             benchmark
+    corrections              by step: seconds of the table's own rounds / those of the benchmark
     merged_files             small compacted files that the first round merges into fewer
     merged_rows              their rows
-    undivided_rows           most rows of a delta file that one task has to read: of a row group, or of a file that is
-                             not cut; 0: as few as needed
+    undivided_rows           most rows of a delta file that one task has to read: a row group or an uncut file; 0: any
     uncut_files              large delta files that are read by one task each
-    held_row_group_bytes     stored bytes of the largest row group of the delta files that one task holds at once; 0:
-                             none is known
+    held_row_group_bytes     stored bytes of the largest row group that one task holds at once; 0: not known
     only_rehash              the index moves to another hash bucket count, and no round is run
     has_key                  False: nothing is hashed and deduplicated, and there is no index
     own_factors              of the table's last sessions, the oldest first: the place, and seconds / predicted seconds
@@ -310,8 +304,8 @@ class Sizing:
         return max(int(min(limits)), FILES_PER_ROUND_MIN)
 
     def driver_bytes(self, delta_files: int, hash_buckets: int | None = None) -> int:
-        """What the driver holds, at the most, in a round of all compacted files and this many delta files. None: of
-        the planned hash buckets."""
+        """What the driver holds, at the most, in a round of all compacted files and this many delta files. None: of the
+        planned hash buckets."""
         size, memory, buckets = self.size, self.task_memory_bytes, hash_buckets or self.hash_bucket_count
         parts = parts_of(size.compacted_files, size.compacted_bytes, memory)
         parts += parts_of(delta_files, size.delta_bytes * delta_files // max(size.delta_files, 1), memory)
@@ -512,9 +506,7 @@ def _bounds(
 
 
 def _rows_that_scratch_holds(size: SessionSize, budget: int) -> int:
-    """All, if they fit with the index rows that they may absorb; otherwise later rounds will have an index to
-    absorb.
-    """
+    """All, if they fit with the index rows that they may absorb; else later rounds absorb an index."""
     width = size.sort_values_bytes
     absorbed = min(ABSORBED_ROWS_PER_ROW * size.delta_rows, size.index_rows)
     if scratch_bytes(size.delta_rows, absorbed, width) <= budget:

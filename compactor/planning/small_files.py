@@ -147,8 +147,7 @@ def _tail(small: Sequence[_Size], numbers: Sequence[int]) -> Sequence[_Size]:
 
 
 def _length_of_end(small: Sequence[_Size], arriving_bytes: int) -> int:
-    """How many of the last files are merged, as many as possible; none is larger than all others of them and what
-    arrives together. 0: none."""
+    """The most of the last files that are merged; none is larger than the others and what arrives. 0: none."""
     size_bytes, largest, found = arriving_bytes, 0, 0
     for count, size in enumerate(reversed(small), 1):
         size_bytes, largest = size_bytes + size.size_bytes, max(largest, size.size_bytes)

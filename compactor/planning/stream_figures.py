@@ -1,6 +1,5 @@
 """How far a partition stream is behind, and how its compacted files are: the figures that policies, reports and metrics
-are made of. Pure: folds of logs in, a value out.
-"""
+are made of. Pure: folds of logs in, a value out."""
 
 from __future__ import annotations
 

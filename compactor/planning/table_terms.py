@@ -1,5 +1,4 @@
-"""What a job run takes from its table: what it leaves out comes from the table's properties, and what contradicts them
-is refused. Pure.
+"""What a job run leaves out comes from its table's properties, and what contradicts them is refused. Pure.
 
 Keys and destination say what a table is, so a job run may only repeat them. Content type and sizes of compacted files
 say how it is written: there a job run's own values come first.

@@ -10,8 +10,7 @@ HASH_BYTES_PER_ROW = 32
 
 HASH_MEMORY_SHARE = 0.25
 """Share of a task's memory for those rows: 4 GiB hold 33 million of them, 256 MiB two million. The rest is for
-decoded batches, the worker's own needs, and memory that earlier tasks of the worker did not release.
-"""
+decoded batches, the worker's own needs, and memory that earlier tasks of the worker did not release."""
 
 WRITER_BYTES_PER_ROW = 16
 """Bytes of a writer per written row: the row's index in its source as received, and once more sorted."""
@@ -20,8 +19,7 @@ WRITER_MEMORY_SHARE = 0.25
 """Share of a task's memory for those row indices: 4 GiB hold those of 67 million rows, 256 MiB of four million."""
 
 DECODED_MEMORY_SHARE = 0.25
-"""Share of a task's memory for a source file that is decoded whole. A larger one is read page by page, and by Arrow a
-part at a time."""
+"""Share of a task's memory for a source file that is decoded whole. A larger one is read by pages, or parts."""
 
 PIECE_MEMORY_SHARE = 1 / 8
 """Share of a task's memory for the rows of one row group that is written, which are there in their old and new form."""
@@ -32,8 +30,7 @@ PART_BYTES_MAX = 8 * 1024 * 1024
 group takes several parts, so that few of them belong to two."""
 
 DIVIDED_MEMORY_SHARE = 1 / 16
-"""A file with more stored bytes than this share of a task's memory has parts. A smaller one may take four times as much
-decoded, and still fit."""
+"""A file with more stored bytes than this share of a task's memory has parts. Decoded a smaller one is 4 times that."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +75,7 @@ def rows_per_hash_task(task_memory_bytes: int, sort_values_bytes: int) -> int:
 
 def rows_per_part(rows: int, size_bytes: int, task_memory_bytes: int) -> int:
     """Rows of each part of a file with so many rows and stored bytes. Worked: of 2 million rows of 600 bytes, 256 MiB
-    give parts of 6,991 rows; of a file of 16 MiB, all rows.
-    """
+    give parts of 6,991 rows; of a file of 16 MiB, all rows."""
     if size_bytes <= DIVIDED_MEMORY_SHARE * task_memory_bytes:
         return rows
     return max(int(rows * _part_bytes(task_memory_bytes) / size_bytes), 1)

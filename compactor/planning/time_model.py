@@ -109,8 +109,7 @@ class Rates:
 
     def corrected(self, factors: Mapping[str, float]) -> Rates:
         """The same, each step times its factor (`correction_of`). Most bytes are read, and all are written, in the
-        materialize step.
-        """
+        materialize step."""
         hashing = factors.get("hash_bucket", 1.0)
         dedupe = factors.get("dedupe", 1.0)
         materialize = factors.get("materialize", 1.0)
@@ -159,15 +158,13 @@ IN_PROCESS = Rates(
     materialize_byte=1.6e-9,
     write_byte=0.0,
 )
-"""The same without a Spark: nothing is scheduled, and no record passes between processes. Fitted over sessions of
-`make sla`."""
+"""The same without a Spark: nothing is scheduled, or sent between processes. Fitted by `make sla`."""
 
 
 def _far(near: Rates) -> Rates:
     """The same with the lake on S3: each request has a latency, a core transfers 100 to 200 MB/s, and the index has
     bytes too, 36 a row. Fitted over sessions of `make sla`, with an S3 server on the same machine; a table's own rounds
-    correct the rates of more distant stores.
-    """
+    correct the rates of more distant stores."""
     return replace(
         near,
         commit_seconds=near.commit_seconds + 0.03,
@@ -255,8 +252,7 @@ def predict_time(
     work: SessionWork, rates: Rates, cores: int, start_seconds: float, tasks: TasksOfRound = AS_MANY_AS_CORES
 ) -> PredictedTime:
     """Worked: 5,000,000 delta rows of 75 bytes in 20 files, 4,200,000 written, 2 cores, a warm Spark: 0.33 s for the
-    round and 0.05 for its commit, 0.02 read, 0.32 hash, 0.29 dedupe, 0.20 index, 0.77 materialize: 2.0 s.
-    """
+    round and 0.05 for its commit, 0.02 read, 0.32 hash, 0.29 dedupe, 0.20 index, 0.77 materialize: 2.0 s."""
     hash_cores, dedupe_cores = min(cores, tasks.hash_bucket), min(cores, tasks.dedupe)
     write_cores = min(cores, tasks.materialize)
     read_seconds = work.files_read * rates.read_file + work.bytes_read * rates.read_byte

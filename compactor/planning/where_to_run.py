@@ -205,8 +205,7 @@ def _rounds(size: SessionSize, max_rows_per_round: int | None) -> int:
 
 def _bytes_held(size: SessionSize) -> int:
     """Bytes of records in this process, including those that Spark would keep in scratch folders, and of a row group
-    that is held whole. Tasks take the rest.
-    """
+    that is held whole. Tasks take the rest."""
     rows, width = size.index_rows + size.delta_rows, size.sort_values_bytes
     of_tasks = rows * (dedupe_bytes_per_row(width) + ROW_INDEX_BYTES)
     return of_tasks + scratch_bytes(size.delta_rows, size.index_rows, width) + size.held_row_group_bytes

@@ -4,8 +4,7 @@ The order of writes: deletion vectors, under names of this attempt, then one com
 streams. The commit has a `txn` per stream with the published entry number of its log: this is the only cursor. Of two
 publishers the slower one finds its version taken, reads the winner's commit, and computes the remaining changes.
 
-The table has a writer feature that only Lithify knows, so that VACUUM, DELETE and OPTIMIZE of other engines refuse it.
-Readers need not know it.
+The table has a writer feature that only Lithify knows: VACUUM, DELETE and OPTIMIZE of other engines refuse it.
 """
 
 from __future__ import annotations

@@ -144,8 +144,7 @@ class IcebergPublisher:
     def readable_since(self, since_ms: int) -> Readable:
         """See `Readable`. Lists the metadata.
 
-        Versions since then are not read: what an attempt to commit has written is kept for as long again, in which it
-        must have ended.
+        Versions since then are not read: what an attempt has written is kept for as long again, when it has ended.
         """
         listed = list(self._store.list(f"{IcebergFolder(self._table_id).key}/"))
         state = self._log.load()

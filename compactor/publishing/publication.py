@@ -1,5 +1,4 @@
-"""A table's publication as a whole: its publishers, their lag, and the differences between published metadata and
-logs."""
+"""A table's publication: its publishers, their lag, the differences between published metadata and logs."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ class StreamLag:
 
     entry_number  the published entry of its log; 0: nothing is published
     behind        files to be added, removed and marked
-    since_ms      when the oldest change that is not published was committed, in ms since the epoch; None: nothing is
-                  behind
+    since_ms      when the oldest unpublished change was committed, in ms since the epoch; None: nothing is
     """
 
     format: OpenFormat

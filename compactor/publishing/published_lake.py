@@ -1,5 +1,4 @@
-"""The tables of a lake that are published as Apache Iceberg, under the names by which SQL finds them, and the newest
-metadata of each. Reads only.
+"""A lake's tables that are published as Apache Iceberg, by their names in SQL, with their newest metadata. Reads only.
 
 A table has the name that it has in Glue (`acme_orders_v1`). Its namespace is its `glue_database`, or else the lake's
 name, so that a query over Glue is the same query here. A table is shown while it has the property `publish=iceberg`,
@@ -91,8 +90,7 @@ class PublishedLake:
     def tables(self) -> Sequence[PublishedTable]:
         """The published tables, in order; changes are seen once the listing is too old.
 
-        A table that cannot be read is left out, and logged. Raises `Denied` or `Unavailable` if the lake cannot be
-        listed.
+        A table that cannot be read is left out. Raises `Denied` or `Unavailable` if the lake cannot be listed.
         """
         with self._lock:
             if self._clock.monotonic_seconds() >= self._listing.until_seconds:

@@ -34,8 +34,7 @@ def columns_of(row_filter: pc.Expression | None, schema: pa.Schema) -> list[str]
 
 
 def _needed(row_filter: pc.Expression, fields: list[pa.Field], beside: list[pa.Field]) -> list[pa.Field]:
-    """The columns among `fields` without which the filter does not fit, beside others. By halves: a filter names few
-    columns of many."""
+    """The columns among `fields` that the filter needs, beside others. By halves: it names few of many."""
     if len(fields) <= 1:
         return [] if _fits(row_filter, beside) else fields
     halves = fields[: len(fields) // 2], fields[len(fields) // 2 :]

@@ -261,8 +261,7 @@ class _OpenFile:
             start = end
 
     def _mask(self, rows: pa.Table, kept: Mask | None) -> Mask | None:
-        """Which rows of a batch are returned; None: all. Rows that are not kept are not shown to the filter, which may
-        raise an error for them."""
+        """The returned rows of a batch; None: all. The filter sees kept rows only: others may raise an error."""
         row_filter = self._columns.row_filter
         if kept is not None and kept.all():
             kept = None

@@ -8,8 +8,7 @@ log, and row groups of Parquet by the bounds in the footer. Only what has no mat
 then applied to every row. The columns of such a scan are those of the partitions that were read, of one more compacted
 partition, and of the table's schema.
 
-Partition keys are columns of every scan: if a partition's rows have no column of that name, its value is added as the
-last column.
+Partition keys are columns of every scan: where rows have no such column, the value is added as the last one.
 """
 
 from __future__ import annotations
@@ -205,8 +204,7 @@ class _Sample:
 
 
 def _sample(streams: Sequence[PartitionStream], declared: pa.Schema | None, request: ScanRequest) -> _Sample | None:
-    """None: no partition can be excluded before its log is read. An error of the request is left to the scan, which
-    knows all columns."""
+    """None: no partition can be excluded before its log is read. The scan knows all columns, and raises errors."""
     if request.row_filter is None or request.names_one_stream:
         return None
     part = next((part for part in (_pin(stream, request) for stream in streams) if part is not None), None)
@@ -223,8 +221,7 @@ def _sample(streams: Sequence[PartitionStream], declared: pa.Schema | None, requ
 
 
 def _unified(named: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
-    """The unified schema. Of a published table, some files have the types of open files; others, or the declared
-    schema, do not yet."""
+    """The unified schema. Of a published table, some files have open types; others, or the declared schema, not yet."""
     try:
         return unify_schemas(named)
     except Invalid:

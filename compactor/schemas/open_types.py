@@ -1,7 +1,6 @@
 """The types and columns of *open files*: compacted files that other engines read as a scan of Lithify does.
 
-Each type is mapped to one that all of them read alike, without changing a value; what has none is refused, with the
-column and what to do. Pure.
+Each type is mapped to one that all read alike, without changing a value; what has none is refused. Pure.
 """
 
 from __future__ import annotations
@@ -71,8 +70,7 @@ def open_type(kind: pa.DataType) -> pa.DataType | None:
 
 
 def open_schema(schema: pa.Schema) -> pa.Schema:
-    """Of rows in open files. Columns of type null are left out; those without an open type stay as they are, and
-    `reasons_against` names them."""
+    """Of rows in open files. Columns of type null are left out; `reasons_against` names those without an open type."""
     fields = [
         pa.field(field.name, open_type(field.type) or field.type)
         for field in schema

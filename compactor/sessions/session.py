@@ -56,15 +56,13 @@ from compactor.task_progress import ProgressAddress
 
 class SessionReport(ReadReport, Protocol):
     """Receives the progress of a session, in the order of events, from one thread. `settled` is called before each
-    durable write of the session: what was reported until then is durable when it returns, or it raises why not.
-    """
+    durable write of the session: what was reported until then is durable when it returns, or it raises why not."""
 
     def started(self, rounds_done: int, rounds: int, rows: int, expected_sla: float) -> None: ...
 
     def found(self, commits: Sequence[Commit]) -> None:
         """Commits of earlier attempts, each with its entry number: a crashed attempt may not have logged its last
-        one.
-        """
+        one."""
 
     def step_started(self, round_number: int, rounds: int, step: str, tasks: int) -> None: ...
 
@@ -207,8 +205,7 @@ def _hash_buckets_before(plan: SessionPlan, streams: SessionStreams, found: Sequ
 
 def _store_use(completions: Sequence[RoundCommitted]) -> StoreUse:
     """The store use of rounds, from their entries: as much is read as is written, since each replaced file was
-    read, and the deltas too.
-    """
+    read, and the deltas too."""
     added = [file for each in completions for file in each.files_added]
     index = [file for each in completions for file in each.index_files if file.run == each.index_version]
     bytes_written = sum(file.size_bytes for file in added) + sum(file.bytes_at_rest for file in index)

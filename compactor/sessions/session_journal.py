@@ -113,8 +113,7 @@ class SessionJournal:
 
     def count_with(self, tasks_done: Count, rows_in_tasks: Count) -> None:
         """Sets the sources of progress within a step: the number of done tasks, and of rows that running tasks have
-        reported.
-        """
+        reported."""
         self._tasks_done, self._rows_in_tasks = tasks_done, rows_in_tasks
 
     def follow(self, rows_reported: Callable[[int], None], watch: Callable[[], None]) -> None:

@@ -5,6 +5,5 @@
     materialize   reads source files, writes the surviving rows into compacted files
     rehash        moves index rows to another bucket count
 
-Per row, only a pointer record crosses the network; rows are copied from the source file to the compacted file within
-one materialize task.
+Per row, only a pointer record crosses the network; rows are copied from file to file within one materialize task.
 """

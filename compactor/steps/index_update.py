@@ -1,5 +1,4 @@
-"""The second part of dedupe, once the row counts of all buckets are known (the paper): pointers into the files to be
-written.
+"""The second part of dedupe, once all buckets' row counts are known (the paper): pointers into files to be written.
 
 Moving rows get new pointers: arriving rows, and rows of compacted files that are rewritten. The new run holds some of
 the latter, older runs the others. If few of an older run's rows move, they are written to the new run; if many do, the
@@ -45,8 +44,7 @@ Int64s = npt.NDArray[np.int64]
 
 REPOINTED_SHARE_MIN = 0.25
 """An index file gets new pointers, at most 12 bytes for each of its rows, if this share of its rows moves. Below it,
-the moving rows are merged into the new run: 20 bytes more and the sort values for each.
-"""
+the moving rows are merged into the new run: 20 bytes more and the sort values for each."""
 
 
 @dataclass(frozen=True)

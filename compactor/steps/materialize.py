@@ -42,9 +42,7 @@ SOURCES_AHEAD = 4
 
 _ROWS_PER_TAKE = 1_000_000
 _DECODED_BYTES_PER_BYTE = 16
-"""Upper estimate of a file's decoded bytes per stored byte. A file that might exceed the memory is measured while it is
-read.
-"""
+"""The most decoded bytes per stored byte. A file that might exceed the memory is measured while it is read."""
 
 _NUMBERS_BYTES = 32
 """Bytes of the numbers of a row that is taken from a column, in the source and in the row group."""
@@ -52,8 +50,7 @@ _NUMBERS_BYTES = 32
 ROW_GROUP_BYTES_MIN = 4 * 1024 * 1024
 """The least stored bytes of a source's surviving rows for a row group of their own; fewer are collected and encoded by
 Arrow. Otherwise thousands of small deltas would become a file of thousands of row groups. Of tables with more than
-`ROW_GROUP_COLUMNS` columns it grows with their number, since small column chunks are faster through Arrow.
-"""
+`ROW_GROUP_COLUMNS` columns it grows with their number, since small column chunks are faster through Arrow."""
 
 ROW_GROUP_COLUMNS = 256
 
@@ -215,8 +212,7 @@ def _read_row_groups(
     step: WriteStep, source: SourceFile, rows: ParquetRows, groups: Sequence[npt.NDArray[np.int64]]
 ) -> Iterator[RowGroup | None]:
     """Reads the row groups; None if the file cannot be copied without decoding. If what lies around them does not fit
-    the memory, or is more than twice of them, each is read page by page.
-    """
+    the memory, or is more than twice of them, each is read page by page."""
     if rows.decoded_bytes <= _decoded_bytes_max(step) and rows.bounds_are_most:
         for number, group in enumerate(groups, 1):
             with _reading(source):
@@ -264,8 +260,7 @@ def _surviving_rows(target: OutputTarget, source: SourceFile, row_indices: npt.N
 
 
 def _decoded(step: WriteStep, source: SourceFile, bounds: tuple[int, int]) -> tuple[int, pa.Table | None, int]:
-    """What lies around the rows of `bounds`, and its first row; None if it does not fit the memory, and then the number
-    of its rows that fit."""
+    """What lies around the rows of `bounds`, and its first row; or None, and how many of its rows fit the memory."""
     room = _decoded_bytes_max(step)
     is_most = 2 * (bounds[1] + 1 - bounds[0]) > source.rows
     with _reading(source):

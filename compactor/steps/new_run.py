@@ -84,8 +84,7 @@ class NewRun:
 
 
 def merge_runs(runs: list[NewRun]) -> NewRun:
-    """The rows of all runs in digest order; no digest is in two of them. The list is emptied, which releases the runs
-    as their rows move."""
+    """The rows of all runs in digest order; no digest is in two. The list is emptied, to release runs as rows move."""
     if len(runs) == 1:
         return runs.pop()
     columns: list[Piece] = [

@@ -235,8 +235,7 @@ class FileCutter:
 
 
 def sample_number(commit_id: str, file_number: int, row_group: int) -> float:
-    """From 0 to below 1. Not a CRC: it is linear, so that row groups with similar names would be sampled together or
-    not at all."""
+    """From 0 to below 1. Not a CRC: it is linear, and would sample similar names together or not at all."""
     name = f"{commit_id}/{file_number}/{row_group}"
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big") / 2**48
 

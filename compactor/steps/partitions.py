@@ -1,5 +1,4 @@
-"""The tasks of a round as an engine runs them: a task's argument and its partition's records in, records or one value
-out.
+"""The tasks of a round as an engine runs them: an argument and a partition's records in, records or a value out.
 
 A step's first argument is shared by all of its tasks, the second is the task's own: its files, its hash bucket, its
 materialize tasks. No task gets the whole plan.

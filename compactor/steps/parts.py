@@ -1,7 +1,6 @@
 """Parts of large source files: consecutive rows, which a round writes one after the other.
 
-The rows of a materialize task are ordered by source file, part of the file, hash bucket. There are two reasons for
-parts:
+The rows of a materialize task are ordered by source file, part of the file, hash bucket. Reasons for parts:
 
 memory  a writer that cannot hold a file decoded reads it page by page, in the order in which it writes: if that order
         were by bucket first, it would read every page again for each bucket

@@ -1,5 +1,4 @@
-"""Between dedupe and materialize: computes the output location of every surviving row from the row counts of all
-buckets. Pure.
+"""Between dedupe and materialize: where every surviving row goes, from the row counts of all buckets. Pure.
 
 The compacted rows of a round are ordered by materialize task, source file, dedupe task (the paper); those of a large
 file by its parts first (`parts.py`). So the position of a bucket's first row of a part, in the output of its
@@ -23,8 +22,7 @@ Int64s = npt.NDArray[np.int64]
 
 WRITERS_PER_CORE = 2
 """There are more writers than cores, so that a core that ends early has more work, but few: a writer with several
-materialize tasks fsyncs the file of one while it writes the next.
-"""
+materialize tasks fsyncs the file of one while it writes the next."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +137,7 @@ class Pieces:
         return np.asarray(np.cumsum(self.rows) - self.rows - before_task[self.tasks], np.int64)
 
     def ranks(self, counts: Sequence[BucketCounts]) -> Iterator[NumbersByPart]:
-        """For each hash bucket, of each part that it has rows of to write: the rank of its first row in its piece,
-        from 1."""
+        """For each hash bucket, of each part that it writes rows of: the rank of its first row in its piece, from 1."""
         parts = counts[0].rows.count if counts else 0
         is_written = np.zeros(parts, np.bool_)
         is_written[self.parts] = True
@@ -197,8 +194,7 @@ class MaterializeLayout:
 
 
 def lay_out(plan: RoundPlan, counts: Sequence[BucketCounts]) -> MaterializeLayout:
-    """Assigns parts of source files to materialize tasks, in order and balanced by rows, and numbers the files they
-    write.
+    """Assigns parts of files to materialize tasks, in order and balanced by rows, and numbers what they write.
 
     counts  of each hash bucket, in order. Of files that are carried over, only sums are taken: the cost of the layout
             beyond them follows what is written

@@ -1,5 +1,4 @@
-"""The rehash step (the paper, "Primary key index rehashing"): moves index rows to another bucket count, by digest
-modulo.
+"""The rehash step (the paper, "Primary key index rehashing"): index rows for another bucket count, by digest.
 
 No data file is read: the bucket follows from the digest, and rows do not move.
 """
@@ -73,8 +72,7 @@ class RowsOfRun:
 
 
 def split_bucket(step: RehashStep, files: Sequence[IndexFile]) -> Iterator[tuple[int, RowsOfRun]]:
-    """Reads one old bucket, one file after the other; yields (new hash bucket, its rows) for every new bucket that gets
-    any."""
+    """Reads one old bucket, file by file; yields (new hash bucket, its rows) where there are any."""
     for file in files:
         (segment,) = open_bucket(step.location, [file], step.from_hash_bucket_count)
         rows = segment.rows(step.sort_columns)

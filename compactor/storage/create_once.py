@@ -18,8 +18,7 @@ from compactor.model.retries import Backoff
 from compactor.storage.object_store import ObjectStore
 
 ATTEMPTS_MAX = 5
-"""Attempts to settle one put whose answer was lost. After them (3 seconds at most) the outcome is reported as
-unknown."""
+"""Attempts to settle one put whose answer was lost. After them (3 seconds at most) the outcome is unknown."""
 
 SETTLING = Backoff(first_seconds=0.16, longest_seconds=1.0, jitter=1.0)
 """Pauses before the outcome of a put is looked up again: a service that did not answer needs time."""

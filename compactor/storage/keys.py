@@ -61,8 +61,7 @@ KeyT = TypeVar("KeyT", bound="Key")
 
 
 def encode(text: str) -> str:
-    """A text as path parts without special meaning for a file system or a store. Raises `Invalid` if it is not
-    Unicode."""
+    """A text as path parts without special meaning for a store. Raises `Invalid` if it is not Unicode."""
     return split_name(quote_text(text))
 
 

@@ -4,8 +4,7 @@ A reader never sees half an object, and of several writers of one key exactly on
 temporary file under `.writing/` and fsynced, and only then gets its name, by a hard link (which fails if the name is
 taken) or by a rename (which replaces). Files that a crash leaves under `.writing/` are not objects.
 
-An object behind a symbolic link is read by its key. A listing never leaves the lake: it shows the link itself, since
-what is listed may be deleted.
+An object behind a symbolic link is read by its key. A listing shows the link: what is listed may be deleted.
 """
 
 from __future__ import annotations
@@ -202,8 +201,7 @@ class LocalStore:
 
 def make_folder(folder: str) -> list[str]:
     """Creates a folder and its parents. Returns those in which a name is new, which `fsync_folders` makes durable: it
-    waits least after a file that was created later has been fsynced, since the file system then has written both.
-    """
+    waits least after a file that was created later has been fsynced, since the file system then has written both."""
     if os.path.isdir(folder):
         return []
     parent = folder.rpartition("/")[0] or "/"

@@ -107,8 +107,7 @@ def encoded_names(store: ObjectStore, prefix: str) -> Iterator[str]:
 
 
 def decoded_names(store: ObjectStore, prefix: str, decode: Callable[[str], NameT]) -> Iterator[NameT]:
-    """The decoded names below a prefix. Folders whose names cannot be decoded belong to other programs: they are
-    skipped."""
+    """The decoded names below a prefix. Folders whose names cannot be decoded are others': they are skipped."""
     for name in encoded_names(store, prefix):
         with suppress(Invalid):
             yield decode(name)

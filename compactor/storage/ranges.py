@@ -77,8 +77,7 @@ class SlowDown(Unavailable):
 
 class ObjectRanges(Protocol):
     """A service. Every method raises `Corrupt` for an object that does not exist, `Unavailable` for a service that does
-    not answer (`SlowDown` if it throttles), `Denied`, and `Invalid` for refused requests. Safe to share between
-    threads."""
+    not answer (`SlowDown` if it throttles), `Denied`, and `Invalid` for refused requests. Thread-safe."""
 
     def read(self, uri: str, span: Span, version: str | None) -> memoryview:
         """All of these bytes. `Corrupt` if the object ends before, or has another version than the one named."""
@@ -166,8 +165,7 @@ class RangeReader:
     def read_groups(
         self, uri: str, groups: Sequence[Sequence[Span]], join_gap_bytes: int = JOIN_GAP_BYTES
     ) -> Iterator[list[memoryview]]:
-        """As `read`, for several groups of ranges that are requested together. Yields each group once its bytes are
-        there."""
+        """As `read`, for several groups of ranges, requested together. Yields each once its bytes are there."""
         spans = [span for group in groups for span in group]
         pieces = [*self._take_ahead(uri, spans), *self._known_end(uri)]
         pieces += self._send(uri, _plan_around(sorted(piece.span for piece in pieces), spans, join_gap_bytes))

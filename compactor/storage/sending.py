@@ -21,8 +21,7 @@ HELD_BYTES_MAX = 24 * 1024 * 1024
 
 
 class Sending:
-    """Files of one task that are on their way. When it is pickled they have arrived, so another process never learns of
-    a file that may yet fail.
+    """A task's files in flight. When it is pickled they have arrived: no other process learns of one that may yet fail.
 
     room_bytes  that files on their way may hold; a file that is longer than that is sent alone
     """

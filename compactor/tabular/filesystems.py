@@ -50,8 +50,7 @@ def reading(uri: str, content: str) -> Iterator[None]:
 
 @contextmanager
 def written_here() -> Iterator[None]:
-    """Around the reading of a file that Lithify wrote: malformed bytes are damage, `Corrupt`, and not a user's invalid
-    input."""
+    """Around the reading of a file that Lithify wrote: malformed bytes are `Corrupt`, not a user's invalid input."""
     try:
         yield
     except Invalid as error:

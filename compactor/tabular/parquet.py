@@ -316,8 +316,7 @@ def dictionary_columns_of(location: StoreLocation, file: TabularFile) -> tuple[s
 
 
 def columns_that_repeat(rows: pa.Table) -> tuple[str, ...] | None:
-    """Columns for which dictionaries may pay, by a sample of rows that are written at once; None: any may, since they
-    are few, or nested.
+    """Columns for which dictionaries may pay, by a sample of rows; None: any may, since they are few, or nested.
 
     If d values are drawn k times each, a sample of n of its N rows has about n * n / (2 * d) that it has already. Half
     of the rows or more are distinct, so no dictionary pays, if these are fewer than n * n / N. Half of the sample are

@@ -18,8 +18,7 @@ PIECE_ROWS_MAX = 1_000_000
 
 
 PIECE_BYTES_MAX = 64 * 1024 * 1024
-"""Size in memory of one row group or record batch. A point lookup reads one: 1 M rows of 64 bytes, or
-64 Ki rows of 1 KiB."""
+"""Bytes in memory of one row group or record batch, which a point lookup reads: 64 Ki rows of 1 KiB."""
 
 
 class _Sink(Protocol):
@@ -47,8 +46,7 @@ class _ParquetSink:
 class _IpcSink:
     """One record batch per piece, LZ4-compressed as Feather is by default.
 
-    The file form allows one dictionary per column, which may only grow: every piece's dictionaries are merged into
-    those of the piece before.
+    The file form allows one dictionary per column, which may only grow: those of a piece are merged into the last's.
     """
 
     def __init__(self, stream: pa.NativeFile, schema: pa.Schema) -> None:

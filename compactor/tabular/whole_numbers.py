@@ -1,5 +1,4 @@
-"""Whole numbers beyond 64 bits in text without declared types. PyArrow infers floats, in which different ones are
-equal.
+"""Whole numbers beyond 64 bits in text without declared types: PyArrow infers floats, where different ones are equal.
 
 A column with digits only, of which a value does not fit int64, is decimal(38, 0): one type, whatever the digits, so
 that files of one stream agree. With more than 38 digits it is text, where the format can show numbers as text. A column

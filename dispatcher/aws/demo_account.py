@@ -23,8 +23,8 @@ DELIVERIES_MAX = 5
 
 @dataclass(frozen=True)
 class DemoServices:
-    """Queues for instructions and for announced files, whose dead letters go to others; a topic, and a queue that gets
-    every event of the topic."""
+    """Queues for instructions and announced files, with those of their dead letters; a topic, and a queue of its
+    events."""
 
     queue_url: str
     files_queue_url: str

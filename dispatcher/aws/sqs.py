@@ -260,8 +260,7 @@ class SqsQueue:
 
 
 def _group_id(group: str) -> str:
-    """A group id that SQS accepts: at most 128 characters, letters, digits and punctuation of ASCII; for others
-    their digest."""
+    """A group id that SQS accepts, of at most 128 letters, digits and punctuation of ASCII; for others a digest."""
     if _GROUP_ID.fullmatch(group):
         return group
     return hashlib.sha256(group.encode()).hexdigest()

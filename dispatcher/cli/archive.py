@@ -52,8 +52,7 @@ def _needed(manifest: ArchiveManifest) -> str:
 
 def warm(context: typer.Context) -> None:
     """Compile the kernels for this processor, which the first compaction does otherwise. It takes about half a minute,
-    once for each release and user; run it when an image or a machine is made.
-    """
+    once for each release and user; run it when an image or a machine is made."""
     from compactor.kernels.compilation import on_compilation
     from compactor.kernels.warm import warm_kernels
 

@@ -119,8 +119,7 @@ def _task(dependencies: CommandDependencies, options: ServiceOptions, errors: Op
 
 def _signature() -> Signature:
     """The command's signature for typer: one parameter per option. Values stay text: `read_options`
-    parses them, so that all violations are reported together.
-    """
+    parses them, so that all violations are reported together."""
     keyword = Parameter.KEYWORD_ONLY
     return Signature(
         [
@@ -172,8 +171,7 @@ def _checked_places(
     errors: OptionErrors,
 ) -> tuple[ObjectStore, Clusters]:
     """The state and the clusters. Raises one `Invalid` with all violations of single options, and of the locations
-    that they name.
-    """
+    that they name."""
     checks: tuple[tuple[set[str], Callable[[], None]], ...] = (
         (_ADMISSION, lambda: admission(options, sns_regions).check()),
         (set(), lambda: check_together(options)),  # a limit that was refused counts as not given

@@ -104,8 +104,7 @@ def import_table(
     """Import a table that exists already: of Delta Lake or Apache Iceberg, or a folder of data files, partitioned as
     Hive does it. The files stay where they are and become the first deltas of the table; those of which rows are
     deleted, or that name columns otherwise than the table, are rewritten. The source is only read. An import that was
-    stopped goes on where it was.
-    """
+    stopped goes on where it was."""
     dependencies = dependencies_of(context)
     place = parse_location(source, endpoint_url=lake.s3_endpoint_url, region=lake.region)
     if not is_metadata(place):
@@ -176,8 +175,7 @@ def _division(source: SourceTable, null_partition: str | None) -> dict[str, obje
 def _known_properties(
     catalog: DeltaCatalog, table_id: str, source: SourceTable, given: Mapping[str, object]
 ) -> dict[str, object]:
-    """The properties that the table has, if it exists, else the given ones. Raises `Invalid` if it cannot be the
-    imported one."""
+    """The table's properties if it exists, else the given ones. Raises `Invalid` if it cannot be the imported one."""
     if table_id not in catalog.tables():
         return dict(given)
     existing = catalog.table(table_id)

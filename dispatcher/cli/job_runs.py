@@ -108,8 +108,7 @@ def submit(
 
 
 def _check_table(table_id: str, lake: LakePlace) -> str | None:
-    """Raises `Invalid` if the table does not exist. Returns a sentence where this user cannot see the lake: its
-    dispatcher may."""
+    """Raises `Invalid` if there is no such table. Returns a sentence where this user cannot see the lake."""
     try:
         lake.open().table(table_id)
     except Unavailable as error:

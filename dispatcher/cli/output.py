@@ -28,9 +28,7 @@ Lines = Iterable[str | Line]
 
 
 def answer(output: Output, value: Record, lines: Lines) -> None:
-    """Writes one value, in any form. A text among the lines is a sentence, or a command: it is wrapped between
-    words only.
-    """
+    """Writes one value, in any form. A text among the lines is a sentence or a command, wrapped between words."""
     match output:
         case Output.JSON:
             answer_json(value)

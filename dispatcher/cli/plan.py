@@ -113,8 +113,7 @@ class PlannedSession:
 @dataclass(frozen=True)
 class Total:
     """A whole job run. `expected_sla`: from its start to its end, with `at_a_time` concurrent sessions. `expected_usd`:
-    of the clusters of all sessions, and their use of S3; None: they run on an existing machine.
-    """
+    of the clusters of all sessions, and their use of S3; None: they run on an existing machine."""
 
     sessions: int
     nothing_to_do: int

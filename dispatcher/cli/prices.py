@@ -28,8 +28,7 @@ def prices(
 ) -> None:
     """Write the list prices of a region for --price-file, as AWS publishes them now: instance types of EMR, EMR
     Serverless, volumes, S3. It needs the right pricing:GetProducts. Prices on Spot are not published: without them,
-    Spot counts as on demand.
-    """
+    Spot counts as on demand."""
     dependencies = dependencies_of(context)
     today = datetime.fromtimestamp(dependencies.clock.now_ms() / 1000, UTC).date()
     found = published_prices(dependencies.clients.prices(region, endpoint_url), region, today)

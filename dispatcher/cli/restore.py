@@ -52,8 +52,7 @@ def restore(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Make the rows of a table, or of some of its partitions, what they were at a time within its retention. No row is
-    copied, and writers go on. Rows that were appended since are undone; another restore brings them back.
-    """
+    copied, and writers go on. Rows that were appended since are undone; another restore brings them back."""
     catalog = lake.open()
     opened = catalog.table(table)
     moment = int(as_of) if as_of.isdecimal() else as_of

@@ -111,8 +111,7 @@ def partitions_of(table: Table, pairs: Sequence[str] | None) -> list[dict[str, s
 
 
 def partition_even_dropped(lake: DeltaCatalog, table_id: str, pairs: Sequence[str] | None) -> dict[str, str]:
-    """The named partition of a table, of which one or the other may be dropped. Raises `Invalid` if there never was
-    one."""
+    """The named partition of a table; either may be dropped. Raises `Invalid` if there never was one."""
     table = lake.table_even_dropped(table_id)
     partition = table.stream(parse_partition(pairs)).partition
     existing = table.partitions_even_dropped()

@@ -106,8 +106,8 @@ def _garbage_figures(catalog: DeltaCatalog, table: Table, clock: Clock) -> dict[
 
 
 def table_record(lag: TableLag) -> dict[str, object]:
-    """A line of `table list` and `report tables`. `pending_seconds`: since the oldest delta that is not compacted was
-    appended; 0: all are."""
+    """A line of `table list` and `report tables`. `pending_seconds`: since the append of the oldest pending delta; 0:
+    none."""
     return {
         "table_id": lag.table_id,
         "partitions": lag.partitions,

@@ -74,8 +74,7 @@ class DemoEnvironment:
 def demo_environment(
     dependencies: CommandDependencies, folder: DemoFolder, *, on_s3: bool
 ) -> Iterator[DemoEnvironment]:
-    """The stand-ins run while the context is open. Raises `Invalid` if one is not installed, `Unavailable` if one does
-    not start."""
+    """A context of running stand-ins. Raises `Invalid` if one is not installed, `Unavailable` if one does not start."""
     from dispatcher.aws.demo_account import EventFeed, create_bucket, create_services  # loads boto3
 
     with ExitStack() as running:

@@ -41,7 +41,7 @@ class Scenario:
         self._scale_factor = scale_factor
 
     def run(self, dispatch: Callable[[threading.Event], object], stops: threading.Event) -> bool:
-        """Whether both job runs have ended; False if `stops` was set before. Raises what the loading or the dispatcher
+        """Whether both job runs have ended, before `stops` was set. Raises what the loading or the dispatcher
         raised."""
         with ThreadPoolExecutor(2, thread_name_prefix="demo") as threads:
             loading = threads.submit(self._load, stops)

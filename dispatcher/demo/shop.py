@@ -1,6 +1,5 @@
 """A shop in SQLite: customers and orders that come, change, move, and go. Triggers log every change of a row, as a
-database does, and `take_feed` gives what they have logged as JSON lines of Debezium.
-"""
+database does, and `take_feed` gives what they have logged as JSON lines of Debezium."""
 
 from __future__ import annotations
 

@@ -40,8 +40,7 @@ class Announced:
 
 @dataclass(frozen=True)
 class AnnouncedRows:
-    """Rows for a table. `lines`: JSON lines. `rows_id`: their sender's, by which they are known again; None: the
-    message's."""
+    """Rows for a table. `lines`: JSON lines. `rows_id`: their sender's, to know them again; None: the message's."""
 
     table_id: str
     lines: bytes

@@ -103,8 +103,7 @@ class Ingest:
         self._known_until_seconds = 0.0
 
     def collect_once(self) -> Ingested:
-        """Collects messages, and takes their files in. Raises `Unavailable` if the lake or the queue does not answer:
-        the messages come again."""
+        """Collects messages, and takes their files in. Raises `Unavailable`, after which the messages come again."""
         messages = self._collect()
         if not messages:
             return Ingested()
@@ -145,8 +144,7 @@ class Ingest:
         return self._listing.look_at_all(self._tables())
 
     def _table_of(self, landing: _Landing) -> Table | None:
-        """None for a file that no table of its folder takes. Raises `Invalid` if it is in no folder, or more than one
-        table takes it."""
+        """None for a file that no table of its folder takes. Raises `Invalid` if several do, or it is in no folder."""
         landings = self._tables()
         if isinstance(landing, AnnouncedRows):
             if landing.table_id not in self._by_id:

@@ -1,7 +1,6 @@
 """Finds files that have landed and are in no delta: they were there before the notifications, or theirs was lost.
 
-Each that is found is announced by a `register` document on the queue, and taken in as all others are: a stop between
-two writes loses none of them.
+Each is announced by a `register` document on the queue, and taken in as all others: a stop in between loses none.
 """
 
 from __future__ import annotations

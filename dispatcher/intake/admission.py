@@ -1,5 +1,4 @@
-"""Checks the lakes, tables, topics and files that a document names against the dispatcher's settings, because it runs
-with the dispatcher's rights.
+"""Checks the lakes, tables, topics and files that a document names against the settings: it runs with our rights.
 
 Often more people may write to a queue than read the lake. Without these bounds, a sender could have any file that the
 dispatcher can read compacted into a table that the sender can read.
@@ -54,9 +53,7 @@ class Admission:
             raise Invalid(*reasons)
 
     def refusals(self, document: InstructionDocument, lake: StoreLocation) -> Iterator[str]:
-        """Reasons why this document is not allowed, a sentence each. `lake` is the one that it names, or the own
-        one.
-        """
+        """Reasons why this document is not allowed, a sentence each. `lake`: that it names, or the own one."""
         is_own = self.own_lake is not None and lake.root_uri == self.own_lake.root_uri
         if not is_own and not lies_below(lake.root_uri, self.lakes):
             yield (

@@ -43,8 +43,7 @@ from compactor.storage.location import StoreLocation, parse_location
 
 JOB_RUN_ID_CHARACTERS_MAX = 200
 JOB_RUN_ID_BYTES_MAX = 300
-"""Longest id, as object keys encode it. The longest key has it twice; of S3's 1,024 bytes, 300 remain for the prefix of
-the state."""
+"""Longest id, as object keys encode it: the longest has it twice, and leaves 300 of S3's 1,024 bytes to the prefix."""
 TABLE_ID_CHARACTERS_MAX = 255
 LAKE_URI_BYTES_MAX = 900
 """Longest lake URI, in bytes: an S3 key has 1,024 bytes, the lake's prefix included."""
@@ -174,8 +173,7 @@ ColumnName = Annotated[str, Field(min_length=1)]
 
 class InstructionDocument(Document):
     """A requested compaction job run: the fields of `compact()` by the same names, and those that only a service
-    needs.
-    """
+    needs."""
 
     schema_version: Literal["1"] = Field(description='the form of this document: `"1"`')
     source_table_id: TableIdText = Field(

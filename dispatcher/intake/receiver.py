@@ -97,9 +97,7 @@ class Receiver:
                 stops.wait(0 if has_room else self._settings.idle_seconds)
 
     def is_empty(self) -> bool:
-        """Whether the last long poll was empty, and no invisible message is on the queue. False if the queue does
-        not answer.
-        """
+        """Whether the last long poll was empty, and no invisible message is on the queue, if it answers."""
         if not self._found_nothing:
             return False
         try:
@@ -116,8 +114,7 @@ class Receiver:
         return 0.0 if since_ms is None else max(self._clock.now_ms() - since_ms, 0) / 1000
 
     def look_at_queue(self) -> None:
-        """While there is no room to receive: whether anything waits, asked when that is due. Raises what the queue
-        raises."""
+        """While there is no room to receive: whether anything waits, asked when due. Raises the queue's errors."""
         now_seconds, now_ms = self._clock.monotonic_seconds(), self._clock.now_ms()
         answered_at = self._answered_at_seconds
         if answered_at is not None and now_seconds - answered_at < self._settings.count_seconds:
@@ -130,8 +127,8 @@ class Receiver:
         self._answered_at_seconds = now_seconds
 
     def receive_once(self, stops: threading.Event) -> int:
-        """One long poll, of no more messages than there is room for; returns their number. Once `stops` is set they are
-        released."""
+        """One long poll of no more messages than there is room for; returns their number. `stops` set: releases
+        them."""
         settings = self._settings
         keeper = self._intake.keeper
         messages_max = min(settings.messages_max, self._controller.room)

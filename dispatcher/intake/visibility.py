@@ -20,9 +20,7 @@ _log = structlog.get_logger(__name__)
 
 
 class VisibilityKeeper:
-    """Thread-safe. Release a message before finishing it: the long timeout of a message that was put back must not
-    be shortened.
-    """
+    """Thread-safe. Release a message before finishing it, so that a longer timeout is not shortened."""
 
     def __init__(self, queue: Queue, visibility_seconds: int, judging_seconds: float, clock: Clock) -> None:
         """`judging_seconds`: the longest extension, so that a hanging thread does not block a message."""

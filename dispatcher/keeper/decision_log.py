@@ -182,8 +182,7 @@ class DecisionState:
 
 
 def apply(state: DecisionState, action: DecisionAction) -> DecisionState:
-    """The state after one more action. One about a decision that is not open changes nothing: another keeper was
-    faster."""
+    """The state after one more action. One about no open decision changes nothing: another keeper was faster."""
     match action:
         case DecisionMade():
             unsettled = {key: each for key, each in state.unsettled.items() if each.failures or not _is_of(action, key)}

@@ -92,8 +92,7 @@ class Keeper:
         return run_concurrently(lake.location, of_table, list(table_ids) or lake.tables())
 
     def loop(self, ends: threading.Event) -> BackgroundLoop:
-        """A look now, and after each interval; an error of the lake or the state is logged, and the next look tries
-        again."""
+        """A look now, and after each interval; an error is logged, and the next look tries again."""
         return BackgroundLoop("keeper", self._look_or_log, self._settings.look_seconds, at_once=True, ends=ends)
 
     def _look_or_log(self) -> None:

@@ -112,8 +112,7 @@ class TableOutlook:
 
 @dataclass(frozen=True)
 class TableLook:
-    """What one look has done. `queue_away`: why the queue takes nothing; what is decided waits. `lag` None: the table
-    is not kept."""
+    """What one look has done. `queue_away`: why the queue takes nothing. `lag` None: the table is not kept."""
 
     decided: int = 0
     sent: int = 0
@@ -148,8 +147,7 @@ class TableKeeper:
     # -- looking
 
     def look(self, pauses: Callable[[], Sequence[Pause]]) -> TableLook:
-        """Raises the errors of the table and of the state; what is durable by then stays, and the next look goes on
-        from it."""
+        """Raises errors of table and state; the next look goes on from what is durable by then."""
         is_read_again = self._read_again_when_due()
         table, policy = self._table, self._policy()
         if table is None or policy is None:

@@ -84,8 +84,7 @@ class _Answer:
 @contextmanager
 def http_server(address: HttpAddress, observed: Callable[[], Observed]) -> Iterator[int | None]:
     """Serves inside the block; yields the port. Raises `Invalid` for a used
-    one.
-    """
+    one."""
     if address.port is None:
         yield None
         return

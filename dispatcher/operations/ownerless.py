@@ -24,8 +24,7 @@ READERS = 8
 
 def owners_in(records: JobRunStore, job_run_tags: frozenset[str]) -> Owners:
     """The attempts and bundles that the logs of open job runs name, of the job runs with these tags. Raises
-    `Unavailable` if the open job runs cannot be listed.
-    """
+    `Unavailable` if the open job runs cannot be listed."""
     if not job_run_tags:
         return Owners(frozenset())
     open_work = [each for each in records.open_work() if tag_value(each.job_run_id) in job_run_tags]

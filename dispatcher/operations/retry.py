@@ -4,8 +4,7 @@ The new one has the same request for the current lake: its sources are pinned ag
 without work have no session. There is no message, so of the order of durable writes in `dispatcher/intake/intake.py`
 there are three: the marker, the entry that accepts it, the marker if it is gone. Any dispatcher of the state continues.
 
-Its id is the first run's with a number, so that repeated requests start one: `orders`, `orders-retry-1`,
-`orders-retry-2`.
+Its id is the first run's with a number, so that repeated requests start one: `orders`, `orders-retry-1`.
 """
 
 from __future__ import annotations

@@ -172,8 +172,7 @@ def find_job_run(
 ) -> JobRunView | None:
     """None if there is no such job run, or no dispatcher has taken its document yet.
 
-    Documents that were rejected are recorded under their message's id; they are found under the id they gave
-    themselves, too.
+    Rejected documents are recorded under their message's id, and found under their own, too.
 
     message_id  of the message that is asked about: only its own rejection counts, not one of another document of this
                 job run id; None: the latest
@@ -403,8 +402,8 @@ def _session(records: JobRunStore, job_run_id: str, session: SessionState, clock
 
 
 def _left(expected: float | None, seconds: float | None) -> tuple[float, tuple[float, float]] | None:
-    """Seconds that are left, and their band: from the prediction without its buffer to that with twice of it. None: it
-    is not known."""
+    """Seconds left, and their band: from the prediction without its buffer to that with twice of it. None: not
+    known."""
     if not expected or seconds is None:
         return None
     spread = max(expected * BUFFER_SHARE / (1 + BUFFER_SHARE), BUFFER_SECONDS_MIN)

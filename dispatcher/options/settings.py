@@ -249,8 +249,8 @@ def cluster_room(
     *,
     serverless: bool = False,
 ) -> ClusterRoom:
-    """The instance types, prices and limits of clusters in a region, None: not known. Raises `Invalid` with all
-    violations in them."""
+    """Instance types, prices and limits of clusters in a region (None: not known). Raises `Invalid` with all
+    violations."""
     of_session = ClusterLimits(
         limits.session.nodes_min, limits.session.nodes, limits.session_vcpus, limits.session.usd, spot_share
     )

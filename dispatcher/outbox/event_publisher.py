@@ -298,8 +298,8 @@ class EventPublisher:
             )
 
     def notify(self, job_run_id: str, session_id: str | None = None, log: SessionLog | None = None) -> bool:
-        """A log may have pending events: a session's, or the job run's own, as it was last read or written here. False:
-        the job run is not followed.
+        """A session's log, or the job run's own as read or written here, may have pending events. False: it is not
+        followed.
 
         log  the session's log, as read until now; None: it must be read
         """
@@ -324,8 +324,8 @@ class EventPublisher:
             return True
 
     def attempt_ended(self, job_run_id: str, session_id: str) -> None:
-        """No attempt at a session runs any more, and nothing is added to its log, which was read to its end, unless
-        another attempt is made."""
+        """No attempt at a session runs, and nothing is added to its log, which was read to its end, until another
+        one."""
         with self._lock:
             followed = self._followed.get(job_run_id)
             if followed is not None and not followed.is_leaving:
@@ -544,8 +544,8 @@ class EventPublisher:
             self._forget(followed)
 
     def _mark_unpublished(self, topic_arn: str | None) -> None:
-        """Marks ended job runs of a topic that refuses events, so that dispatchers skip them. `lithify events publish`
-        finds them by that marker."""
+        """Marks ended job runs of a topic that refuses events: dispatchers skip them, `lithify events publish` finds
+        them."""
         with self._lock:
             ended = [
                 each for each in self._followed.values() if each.is_ending and each.publication.topic_arn == topic_arn

@@ -118,8 +118,7 @@ class TablePublications:
                     self._mark(job_run, session_id)
 
     def leave(self, job_run_id: str) -> None:
-        """It has ended, or another dispatcher continues it. What its sessions have committed is published all the
-        same."""
+        """It has ended, or another dispatcher continues it. What was committed is published all the same."""
         with self._lock:
             self._job_runs.pop(job_run_id, None)
 

@@ -35,8 +35,8 @@ class Claim:
         self.epoch = epoch
 
     def write(self, decide: Callable[[JobRunState], Sequence[HolderAction]]) -> JobRunState:
-        """Appends what `decide` returns for the fold, and returns the fold after it. Raises `Fenced` if the claim is
-        not ours."""
+        """Appends what `decide` returns for the fold, and returns the next fold. Raises `Fenced` if the claim is not
+        ours."""
 
         def decide_as_holder(before: LogState[JobRunState]) -> Sequence[JobRunAction]:
             self.check(before.state)
@@ -54,8 +54,7 @@ class Claim:
 
     def release(self, stopped: Collection[str] = ()) -> tuple[str, ...]:
         """Lets the next dispatcher continue at once. Returns the sessions whose Spark job may still run: those in
-        flight without the `stopped` ones.
-        """
+        flight without the `stopped` ones."""
         left_running: tuple[str, ...] = ()
 
         def decide(state: JobRunState) -> Sequence[HolderAction]:

@@ -1,8 +1,7 @@
-"""Periodic upkeep of the history, in a thread of its own. Each step is idempotent, and several dispatchers may do it at
-the same time.
+"""Periodic upkeep of the history, in a thread. Each step is idempotent; several dispatchers may do it at a time.
 
-    close  days that are over get their file, also the days of dispatchers that are gone, and of samples of lag
-    clean  plans, heartbeats and cursors of job runs of old days are deleted; logs stay
+close  days that are over get their file, also the days of dispatchers that are gone, and of samples of lag
+clean  plans, heartbeats and cursors of job runs of old days are deleted; logs stay
 """
 
 from __future__ import annotations

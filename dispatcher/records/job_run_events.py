@@ -253,8 +253,7 @@ def set_aside_event(work: WorkId, log_id: str, accepted: JobRunAccepted | None, 
 def job_run_events(
     subject: Subject, log_id: str, state: JobRunState, accepted_at_ms: int
 ) -> Callable[[Entry[JobRunAction]], list[Event]]:
-    """The builder for a job run's entries. `state` is any fold after its first entry: it has the partitions of
-    sessions, and the desired SLA."""
+    """The builder for a job run's entries. `state`, any fold after its first, has partitions and the desired SLA."""
     partitions = {session_id: session.pin.partition for session_id, session in state.sessions.items()}
     desired_sla = state.accepted.spec.desired_sla if state.accepted is not None else None
     is_shard = state.accepted is not None and state.accepted.shard is not None

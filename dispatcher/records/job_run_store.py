@@ -197,8 +197,8 @@ class JobRunStore:
         self._remove(job_run_id, known)
 
     def give_up_empty(self, marker: OpenMarker) -> None:
-        """Removes the markers of a job run whose log was empty for too long. If its first entry was written meanwhile,
-        it is marked again."""
+        """Removes the markers of a job run whose log was empty for too long. If that has an entry by then, it is marked
+        again."""
         self._remove(marker.work.text, marker.keys)
         log = self.log(marker.work.text)
         accepted = log.load().state.accepted
@@ -283,8 +283,7 @@ class JobRunStore:
     # -- events
 
     def is_cleaned(self, job_run_id: str, state: JobRunState, accepted_at_ms: int) -> bool:
-        """Whether its cursors were deleted, since all events up to its end were published. `state`: the fold before
-        that."""
+        """Whether its cursors were deleted, since all its events were published. `state`: the fold before."""
         if state.accepted is not None and state.accepted.shard is not None:
             return False  # it is in no history, and is never looked at again once its job run is
         ended = ended_job_run(job_run_id, state, accepted_at_ms)

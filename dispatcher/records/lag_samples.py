@@ -32,7 +32,7 @@ from dispatcher.records.keys import LagDay, LagMinute, LagMinutesOfDay
 
 @dataclass(frozen=True)
 class LagSample:
-    """A table at a minute. `lag_bound_seconds`: None: its policy has none; `published_lag_seconds`: it is not
+    """A table at a minute. `lag_bound_seconds` None: no policy has one; `published_lag_seconds`: it is not
     published."""
 
     at_ms: int

@@ -122,8 +122,7 @@ class _Watched:
 
 @dataclass(frozen=True)
 class LastSignal:
-    """The last sign of life, for display only. `at_ms`: by the store's clock. `sign` None: it is gone, or
-    cannot be read."""
+    """The last sign of life, for display only. `at_ms`: by the store's clock. `sign` None: gone, or not to be read."""
 
     owner: str
     at_ms: int
@@ -160,8 +159,7 @@ class Peers:
         self._absent: set[str] = set()
 
     def poll(self, named: Iterable[str]) -> None:
-        """Lists all objects, and reads the changed ones. `named`: owners whose objects stay. Raises the store's
-        errors."""
+        """Lists all objects, reads the changed ones. `named`: owners whose objects stay. Raises the store's errors."""
         listed = {}
         self._absent.clear()
         for entry in self._store.list(LiveDispatcher.prefix()):

@@ -82,8 +82,7 @@ def seconds_late(seconds: float, paused: float, desired_sla: int | None) -> floa
 
 
 def conclude(state: JobRunState) -> JobRunOutcome | None:
-    """The outcome of the job run; None while a session or a shard is open, or may be found. Pure: the same sessions,
-    the same outcome."""
+    """The outcome of the job run; None while a session or a shard is open, or may be found. Pure."""
     if state.shards is not None:
         is_left = state.shards.opened < state.shards.count and state.cancel is None
         return None if state.shards.open or is_left else _outcome_of_shards(state, state.shards)

@@ -22,8 +22,7 @@ from dispatcher.records.keys import MARKED_STREAMS_MAX, MarkedJobRun
 from dispatcher.records.work_id import WorkId
 
 STEP_SECONDS = 600
-"""Seconds of waiting that equal one step of priority. It is no setting: dispatchers with different steps would wait for
-each other."""
+"""Seconds of waiting that equal one step of priority. No setting: with different ones dispatchers block each other."""
 
 PRIORITY_COUNTED_MAX = 100
 """A higher priority counts as this one, and a lower one than its negative as that, among job runs that wait: so nothing
@@ -38,8 +37,7 @@ SlotRank = tuple[int, int, StreamRank]
 def stream_rank(priority: int, accepted_at_ms: int, job_run_id: str) -> StreamRank:
     """Smaller goes first.
 
-    Worked: priority 0 accepted at 10:00 and priority 1 accepted at 10:09: the latter goes first, as if it had been
-    accepted at 09:59.
+    Worked: priority 0 accepted at 10:00 and priority 1 at 10:09: the latter goes first, as if accepted at 09:59.
     """
     counted = max(-PRIORITY_COUNTED_MAX, min(priority, PRIORITY_COUNTED_MAX))
     return (accepted_at_ms - counted * STEP_SECONDS * 1000, -priority, accepted_at_ms, job_run_id)

@@ -85,8 +85,7 @@ class ClaimedJobRun:
         self._checked_at_seconds: float | None = clock.monotonic_seconds()  # the claim's entry follows the newest
 
     def poll(self, every_seconds: float) -> JobRunState:
-        """The fold of its log, read again after `every_seconds`; own writes need no read. Raises `Fenced` if the claim
-        in it is not ours."""
+        """The fold of its log, read again after `every_seconds`; own writes need no read. Raises `Fenced`."""
         now_seconds = self._clock.monotonic_seconds()
         is_due = self._checked_at_seconds is None or now_seconds - self._checked_at_seconds >= every_seconds
         if is_due:
@@ -154,8 +153,8 @@ class ClaimedJobRun:
         return self._lease_of.get(session_id)
 
     def needs(self, lease: Lease) -> bool:
-        """Whether sessions run under it. One that was to share a launch and is tried again later leaves the others of
-        its lease running."""
+        """Whether sessions run under it. One that is retried out of a shared launch leaves the lease's others
+        running."""
         sessions = self.newest.sessions
         in_flight = any(each in sessions and sessions[each].in_flight is not None for each in lease.session_ids)
         return in_flight or lease.turn_id in self._watched

@@ -100,8 +100,7 @@ class Claiming:
         self._open.retry_blocked()
 
     def work(self, capacity: int) -> None:
-        """Claims offered and unclaimed job runs, in one order, up to `capacity`; and those of dead dispatchers in any
-        case."""
+        """Claims offered and unclaimed job runs in order, up to `capacity`; and all of dead dispatchers."""
         self.last_error = None
         self._wake_resumed()
         while not self._offered.empty():
@@ -147,8 +146,7 @@ class Claiming:
         return found if self._starts.have_room_for(found) else None
 
     def _take_on_or_wait(self, found: OpenJobRun) -> None:
-        """Claims the job run, or lets it wait for a lease. A cancelled job run need not wait: its log is read from
-        time to time."""
+        """Claims the job run, or lets it wait for a lease, for which a cancelled one need not wait."""
         if not self._starts.is_blocked(found.mark, self._open.markers):
             return self._take_on(found)
         if self._open.is_cancelled(found, CANCEL_POLL_SECONDS):
@@ -199,8 +197,7 @@ class Claiming:
         return True
 
     def _wake_resumed(self) -> None:
-        """Job runs whose pause has ended may be claimed now. Their logs say so first: what they wait for from here on
-        is no pause."""
+        """Job runs whose pause has ended may be claimed once their logs say so: from here on they wait for no pause."""
         if not self._left_paused:
             return
         try:

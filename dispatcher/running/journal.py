@@ -1,6 +1,4 @@
-"""The `LaunchJournal` of a dispatcher: records the course of sessions in the job-run log, under the claim, and notifies
-the listeners.
-"""
+"""The `LaunchJournal` of a dispatcher: records sessions in the job-run log, under the claim, and notifies listeners."""
 
 from __future__ import annotations
 

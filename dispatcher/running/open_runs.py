@@ -147,8 +147,7 @@ class OpenJobRuns:
 
     @property
     def are_all_others(self) -> bool:
-        """Whether a sweep was made, and each job run that it found was quarantined or has another dispatcher that has
-        given a sign of life since."""
+        """Whether a sweep was made, and all that it found is quarantined, or has an owner with a sign of life since."""
         now_seconds = self._clock.monotonic_seconds()
         return self._swept_at_seconds is not None and all(
             each.not_before_seconds > now_seconds or self._owner_lives(each) for each in self._open.values()
@@ -211,8 +210,7 @@ class OpenJobRuns:
         return self._markers
 
     def list_again(self, claimed: Mapping[WorkId, MarkedJobRun], publishing: Iterable[str]) -> None:
-        """Lists the markers now. Called before a start: no session may pass an earlier job run. Raises the store's
-        errors."""
+        """Lists the markers now, before a start: no session may pass an earlier job run. Raises the store's errors."""
         self._list(claimed, frozenset(publishing))
 
     def wait(self, work: WorkId, seconds: float) -> None:
@@ -371,8 +369,7 @@ class OpenJobRuns:
         return each.is_empty or (is_claimed and not is_marked_as_held)
 
     def _repair_marker(self, markers: Mapping[WorkId, OpenMarker], claimed: Mapping[WorkId, MarkedJobRun]) -> None:
-        """A claimed job run must have exactly one marker, ours: it may be missing, or an old one may have been written
-        again."""
+        """A claimed job run has exactly one marker, ours: it may be missing, or an old one written again."""
         for work, mark in claimed.items():
             marker = markers.get(work)
             if marker is None or marker.keys != {mark.key}:

@@ -164,8 +164,7 @@ class SessionRuns:
 
 
 def _still_open(claimed: ClaimedJobRun, unit: Unit) -> Unit:
-    """Without sessions that were queued again though they have ended: the answer to that entry was lost. Raises the
-    store's errors."""
+    """Without sessions that have ended, by an entry whose answer was lost. Raises the store's errors."""
     if any(each.not_before_seconds for each in unit):
         claimed.claim.log.load()
     return tuple(each for each in unit if claimed.newest.sessions[each.session_id].end is None)

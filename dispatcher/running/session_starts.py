@@ -91,8 +91,7 @@ class SessionStarts:
     def is_blocked(self, mark: MarkedJobRun, markers: Iterable[MarkedJobRun]) -> bool:
         """Whether no dispatcher could start a session of this unclaimed job run now. Raises the store's errors.
 
-        One that has a lease was claimed before, and is claimed again: its sessions may run, and who is ahead of it
-        waits for their end.
+        One with a lease was claimed before: its sessions may run, and who is ahead of it waits for their end.
         """
         if mark.table is None or not mark.streams:
             return False

@@ -20,8 +20,7 @@ from dispatcher.scheduling.leases import Leases
 _log = structlog.get_logger(__name__)
 
 MONEY_SECONDS = 600.0
-"""Pause before the limits on money are checked again: a session that costs less than expected frees some, and the next
-day frees all."""
+"""Pause before limits on money are checked again: a cheaper session frees some, the next day frees all."""
 
 ROOM_SECONDS = 30.0
 """Pause before the limits on clusters and vCPUs are checked again."""

@@ -172,8 +172,7 @@ def of_owner(owner: str) -> str:
 
 
 def apply(state: LeaseState, action: LeaseAction) -> LeaseState:
-    """The state after one more action. Ignores a dispatcher's actions on a lease that a later claim gave to another
-    one."""
+    """The state after one more action. Ignores those on a lease that a later claim gave to another dispatcher."""
     match action:
         case LeaseTaken(turn=lease):
             wants = {key: want for key, want in state.wants.items() if key != lease.job_run_id}

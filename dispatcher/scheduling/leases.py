@@ -416,8 +416,7 @@ def blocked_streams(
     ahead: Iterable[MarkedJobRun] = (),
     state_of: Callable[[WorkId], JobRunState | None] = lambda _: None,
 ) -> dict[str, str]:
-    """The streams on which another job run runs or is ahead of this one, each with a sentence about it. Raises what
-    `state_of` raises.
+    """The streams on which another job run runs or is ahead, each with a sentence about it. Raises as `state_of`.
 
     ahead     as from `ahead_of`
     state_of  called while a stream is left; None: its log cannot be read, which must not delay others

@@ -136,8 +136,8 @@ def _units(sessions: Sequence[WaitingSession], slots: int, bundle_max: int, shar
 
 
 def _by_slot(free: Iterable[WaitingSession], moment: SchedulerSnapshot) -> Iterator[WaitingSession]:
-    """The sessions in the order in which they get slots: each takes one slot of its table; sessions that may share a
-    Spark job take one together."""
+    """The sessions in the order of their slots: each takes one of its table; those that may share a Spark job take
+    one."""
     running_of = Counter(moment.running_of)
     of_tables: dict[str, deque[WaitingSession]] = {}
     for session in free:

@@ -60,8 +60,8 @@ class FeedState:
 
 
 class EventsFeed:
-    """A queue that is subscribed to the events, and of which the messages are taken. `state` may be read by any thread;
-    `listen` is for one."""
+    """A queue that is subscribed to the events, whose messages are taken. `state` is for any thread, `listen` for
+    one."""
 
     def __init__(self, queue: Queue, look_again: Callable[[Changed], None], clock: Clock) -> None:
         self.state = FeedState()

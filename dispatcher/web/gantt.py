@@ -1,7 +1,6 @@
 """The Gantt chart of a job run: a row for each session, from the acceptance on. Pure.
 
-Waiting is empty, then come the launch, a bar for each attempt with its rounds as segments, and a tick where the session
-is expected to end.
+Waiting is empty; then the launch, a bar for each attempt with its rounds, and a tick at the expected end.
 """
 
 from __future__ import annotations

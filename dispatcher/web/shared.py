@@ -1,5 +1,4 @@
-"""One reading for all viewers: it is shared until it is too old, and all readings of a store stay within one rate of
-requests.
+"""One reading for all viewers, until it is too old; all readings of a store stay within one rate of requests.
 
 A store that does not answer leaves the last reading in place, with the time since when it is the last one.
 """

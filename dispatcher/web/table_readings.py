@@ -44,8 +44,7 @@ class ShownStream:
 
 @dataclass(frozen=True)
 class PrivacyWait:
-    """Why values of deleted rows may still be in an object. `until_ms` None: until `command` has run; else `command`
-    does it from that time on."""
+    """Why values of deleted rows may still be in an object. `until_ms`: when `command` removes them; None: now."""
 
     what: str
     command: str
@@ -153,8 +152,8 @@ class ShownEntry:
 
 @dataclass(frozen=True)
 class LogPage:
-    """Entries of a stream's log, the latest first. `before`, `after`: where the older and the newer page begin; None:
-    there is none."""
+    """Entries of a stream's log, the latest first. `before`, `after`: where the older and the newer page begin, if
+    any."""
 
     table_id: str
     partition: dict[str, str]

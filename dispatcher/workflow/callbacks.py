@@ -26,8 +26,7 @@ class Reception(StrEnum):
 
 class Callbacks(Protocol):
     """Every method raises `Denied` for credentials and rights, `Unavailable` if the service does not answer or
-    throttles, and `Invalid` for a permanently refused request. No error contains the token.
-    """
+    throttles, and `Invalid` for a permanently refused request. No error contains the token."""
 
     def send_heartbeat(self, task_token: str) -> Reception:
         """The task continues: restarts its heartbeat time-out."""

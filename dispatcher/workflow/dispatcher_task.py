@@ -69,8 +69,7 @@ class Ending:
 @contextmanager
 def ending(task: DispatcherTask | None, owner: str) -> Iterator[Ending]:
     """Answers the workflow at the end of the block: with the noted ending, or the error. Raises `Unavailable` if
-    the answer failed, or the workflow does not wait any more. Does nothing without a task.
-    """
+    the answer failed, or the workflow does not wait any more. Does nothing without a task."""
     noted = Ending()
     try:
         yield noted

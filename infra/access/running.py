@@ -56,8 +56,7 @@ def workflow_part(places: Places, dispatcher_role: str, container_start_role: st
 
 
 def keeper_part(places: Places) -> Part:
-    """The only part that deletes files of lakes, and no log entry. It writes no data: what is to be compacted it sends
-    as instructions."""
+    """The only part that deletes files of lakes, and no log entry. It writes no data, and sends instructions."""
     return Part(
         "keeper",
         "KeeperRole",

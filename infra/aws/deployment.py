@@ -188,8 +188,7 @@ class StackInAccount:
 
     @contextmanager
     def _placed(self, template: str) -> Iterator[Mapping[str, str]]:
-        """The arguments that give CloudFormation the template: in the request, or in a bucket that exists only until
-        the change set is made."""
+        """CloudFormation's arguments for the template: in the request, or in a bucket until the change set is made."""
         if len(template.encode()) <= BODY_BYTES_MAX:
             yield {"TemplateBody": template}
             return

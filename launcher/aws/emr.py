@@ -1,7 +1,6 @@
 """EMR and EMR Serverless over boto3. It translates the errors of boto3.
 
-RunJobFlow takes no client token: boto3 must not repeat it after a lost answer, or there are two clusters. All other
-requests may be repeated.
+RunJobFlow takes no client token: boto3 must not repeat it after a lost answer, as it may all other requests.
 """
 
 from __future__ import annotations

@@ -37,8 +37,7 @@ class RunningSparkJob(Protocol):
 
     def stop(self) -> None:
         """Requests its end and that of its children; `status` shows when it has ended. Idempotent, also for an
-        ended job. Raises `Unavailable` if the request failed.
-        """
+        ended job. Raises `Unavailable` if the request failed."""
 
 
 @runtime_checkable
@@ -93,9 +92,7 @@ class Cluster(Protocol):
 
 @dataclass(frozen=True)
 class LaunchedJob:
-    """A Spark job that Lithify launched on AWS, as its service lists it. `state`: as the service names it; `tags`: ours
-    and the user's.
-    """
+    """A Spark job on AWS as its service lists it. `state`: as the service names it; `tags`: ours and the user's."""
 
     reference: ClusterReference
     name: str

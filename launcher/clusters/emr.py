@@ -124,8 +124,7 @@ class EmrCluster:
 
 def use_of_instances(instances: Sequence[InstanceSeen], now_ms: int) -> ClusterUse | None:
     """The seconds of its instances, each a minute at least. The primary node is the first one on demand: it is there
-    before the others, and until their end. None: there is none.
-    """
+    before the others, and until their end. None: there is none."""
     paid = [(each, max(((each.ended_at_ms or now_ms) - each.created_at_ms) / 1000, SECONDS_MIN)) for each in instances]
     on_demand = sorted((each.created_at_ms, -seconds) for each, seconds in paid if not each.is_spot)
     if not on_demand:

@@ -103,9 +103,7 @@ class StandaloneCluster:
 
 
 def violations(master_url: str, stores: Mapping[str, StoreLocation]) -> Iterator[str]:
-    """Violations of a master, and of `stores` (by the option that names each) that its workers must reach, a
-    sentence each.
-    """
+    """Violations of a master, and of `stores` (by their options) that its workers must reach, a sentence each."""
     found = _MASTER.fullmatch(master_url)
     if found is None:
         yield f"--master-url {master_url} is no standalone Spark: write spark://host:port"

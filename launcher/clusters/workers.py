@@ -4,8 +4,7 @@
     status <--its answer, or the end of its process--
 
 A worker lives as long as its dispatcher: it ends when the pipe to it is closed. So no other dispatcher can attach to
-its job. What a successor finds in flight in a worker has vanished (`GoneWorker`); if it still runs somewhere, the next
-attempt supersedes it.
+its job, which has vanished (`GoneWorker`); if it still runs somewhere, the next attempt supersedes it.
 
 | a worker                                     | then                                                             |
 |----------------------------------------------|------------------------------------------------------------------|

@@ -1,6 +1,5 @@
 """Checks an archive on S3 before a launch: that it exists, and its manifest (`launcher/archive.py`). The manifest
-is its first member, so only the beginning is read.
-"""
+is its first member, so only the beginning is read."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ _GRAVITON = re.compile(r"[a-z]+[0-9]+[a-z]*g[a-z]*\.")
 
 def check_archive(uri: str, open_folder: Callable[[str], ObjectStore]) -> ArchiveManifest:
     """The manifest of the archive. Raises `Invalid` if it does not exist, is not an archive of Lithify, or is of
-    another release or Python, and the errors of `open_folder` if its service does not answer.
-    """
+    another release or Python, and the errors of `open_folder` if its service does not answer."""
     found = _read_manifest(uri, open_folder)
     release = metadata.version(PROJECT)
     if found.lithify != release:
@@ -46,8 +44,7 @@ def check_archive(uri: str, open_folder: Callable[[str], ObjectStore]) -> Archiv
 
 
 def room_on(manifest: ArchiveManifest, room: ClusterRoom) -> ClusterRoom:
-    """Without the instance types whose processors cannot run the archive. Raises `Invalid` if no session can run on
-    those that are left."""
+    """The instance types whose processors can run the archive. Raises `Invalid` if no session can run on those."""
     is_arm = manifest.platform.endswith(_ARM)
     fitting = tuple(each for each in room.prices.instance_types if is_of_arm(each.name) == is_arm)
     if not fitting:

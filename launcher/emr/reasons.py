@@ -14,8 +14,7 @@
 | bootstrap failed, a node failed, the step failed               | crashed     | a few times          |
 | the cluster was terminated, the step was cancelled             | crashed     | a few times          |
 
-Codes are matched before words, because AWS may change words. An end that matches no rule is `crashed`, with the
-service's message.
+Codes are matched before words, which AWS may change. Any other end is `crashed`, with the service's message.
 """
 
 from __future__ import annotations

@@ -73,8 +73,7 @@ class EmrService(Protocol):
     def run_job_flow(self, request: JsonObject) -> str:
         """The new cluster's id. Asked once, as there is no token. Raises `NotLaunched` or `Denied` for a request that
         was refused for now, `Invalid` for one that can never work, and any other `Unavailable` if the cluster may have
-        been launched.
-        """
+        been launched."""
 
     def clusters(self, states: Sequence[str], created_after_ms: int | None = None) -> Iterator[ClusterSeen]:
         """All of the account and region that are in one of these states, page by page."""
@@ -95,8 +94,7 @@ class EmrService(Protocol):
 class EmrServerlessService(Protocol):
     def start_job_run(self, request: JsonObject) -> str:
         """The job run's id, the same for every request with this client token. Raises `Invalid` for a request that
-        can never work.
-        """
+        can never work."""
 
     def job_runs(self, states: Sequence[str], created_after_ms: int | None = None) -> Iterator[JobRunSeen]:
         """All of the application that are in one of these states, page by page."""

@@ -1,5 +1,4 @@
-"""Chooses the cluster of a session: the cheapest whose expected SLA is within the desired one, else the fastest within
-the limits. Pure.
+"""Chooses a session's cluster: the cheapest that is expected within the desired SLA, else the fastest allowed. Pure.
 
     for each instance type, for each number of nodes within the limits
         cores, memory and scratch folders of that cluster -> hash buckets, rounds, time (`sizing`) -> money (`money`)
@@ -215,8 +214,7 @@ class _DriverMemory:
 class ClusterChooser:
     """One choice: for a session of one size, within one set of limits.
 
-    Raises `Invalid`, with both figures, for a session that cannot run within the limits, or with the requested bucket
-    count.
+    Raises `Invalid`, with both figures, if it cannot run within the limits, or with the requested bucket count.
     """
 
     def __init__(
@@ -277,8 +275,7 @@ class ClusterChooser:
 
     def _room_that_holds_the_index(self) -> ClusterRoom:
         """With the instance types whose tasks do, in the requested bucket count. Raises `Invalid`, with the figures of
-        the one with most memory, if none does.
-        """
+        the one with most memory, if none does."""
         prices = self._room.prices
         fitting: list[InstanceType] = []
         refused: list[tuple[int, Invalid]] = []
@@ -528,9 +525,7 @@ def executors_of(instance: InstanceType) -> tuple[int, int]:
 
 
 def task_memory_bytes_of(instance: InstanceType) -> int:
-    """Worked: r5.4xlarge has 128 GiB: 115.2 remain beside its system, 8 are heap, so that 16 tasks have 6.7 GiB
-    each.
-    """
+    """Worked: of r5.4xlarge's 128 GiB 115.2 remain beside its system, 8 are heap: 16 tasks have 6.7 GiB each."""
     executors, cores = executors_of(instance)
     usable = int(instance.memory_bytes * (1 - SYSTEM_MEMORY_SHARE))
     return (usable - executors * cores * HEAP_BYTES_PER_CORE) // (executors * cores)
@@ -584,8 +579,8 @@ def expected_store_use(work: SessionWork, size: SessionSize, hash_bucket_count: 
 
 
 def _primary(prices: PriceList, driver: _DriverMemory) -> InstanceType | None:
-    """The cheapest that holds the driver and the cluster's own services. A driver of the least memory gets the one with
-    the most memory if none does."""
+    """The cheapest that holds the driver and the cluster's services; for a driver of the least memory the largest,
+    if none does."""
     needed = driver.heap_bytes + driver.overhead_bytes + PRIMARY_SYSTEM_BYTES
     roomy = [each for each in prices.instance_types if each.memory_bytes >= needed]
     if roomy:

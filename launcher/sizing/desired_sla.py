@@ -1,6 +1,5 @@
 """The desired SLA of a job run when one of its sessions is planned: it counts from the acceptance of the instruction,
-so what was waited and tried since is no longer there for the cluster. Pure.
-"""
+so what was waited and tried since is no longer there for the cluster. Pure."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ class DesiredSla:
 
     @classmethod
     def of(cls, spec: SessionSpec, since_seconds: float) -> DesiredSla | None:
-        """With the seconds since the acceptance, rounded up by at most a twentieth and a second; None: the job run has
-        no desired SLA.
+        """With the seconds since the acceptance, rounded up by at most a twentieth and a second; None: none is desired.
 
         Worked: 300 s are desired, 100 s ago: 104 s count as gone, 196 are left.
         """

@@ -175,9 +175,7 @@ BUILT_IN = PriceList(
     instance_types=tuple(_instance(family, size, times) for family in _FAMILIES for size, times in _SIZES.items()),
     serverless=ServerlessPrices(vcpu_usd_hour=0.052624, gib_usd_hour=0.0057785, disk_gib_usd_hour=0.000111),
 )
-"""List prices, without any discount, as published in that region up to that day. An account's own prices are in a
-file.
-"""
+"""List prices without discount, as published in that region up to that day. An account's own are in a file."""
 
 
 def read_price_list(path: Path, today: date) -> PriceList:

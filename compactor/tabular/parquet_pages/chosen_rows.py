@@ -1,6 +1,5 @@
 """Reads chosen rows of a column of a file that is too large to decode: one page at a time, and only pages with such
-rows. What is held is in proportion to the chosen rows, whatever the size of the file and of its row groups.
-"""
+rows. What is held is in proportion to the chosen rows, whatever the size of the file and of its row groups."""
 
 from __future__ import annotations
 

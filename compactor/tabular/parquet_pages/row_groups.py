@@ -170,8 +170,7 @@ class ParquetRows:
                 return None
 
     def whole_groups(self, row_indices: npt.NDArray[np.int64]) -> list[int]:
-        """The numbers of the row groups that these rows are, whole and in the order of the file; none if they are
-        anything else."""
+        """The numbers of the row groups that these rows are, whole and in order; none if they are anything else."""
         if not len(row_indices) or len(row_indices) != row_indices[-1] + 1 - row_indices[0]:
             return []
         first, last = np.searchsorted(self._group_starts, [row_indices[0], row_indices[-1] + 1]).tolist()
