@@ -14,15 +14,12 @@ import pyarrow.feather
 import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from compactor import DeltaCatalog, compact
 from compactor.lake import Table
 from compactor.model.names import ContentType
 from compactor.planning.spec import JobRunResult, SessionResult
 from tests.builders import TABLE_ID, CompactedSide, audit, key_digests
-
-pytestmark = pytest.mark.spark
 
 Compact = partial[JobRunResult]
 BY_TIME = [("time", "ascending")]
@@ -123,12 +120,12 @@ def test_deletes_before_any_upsert_leave_a_table_that_takes_rows_later(
     assert values_of(lake) == {1: "a"}
 
 
-def test_only_the_partitions_asked_for_are_compacted(lake: DeltaCatalog, spark: SparkSession) -> None:
+def test_only_the_partitions_asked_for_are_compacted(lake: DeltaCatalog) -> None:
     orders = lake.create_table(TABLE_ID, ["day"])
     days = [{"day": day} for day in ("1995-04-03", "../1995", "a/b=c")]
     for day in days:
         orders.append(day, table([1], [day["day"]]))
-    run = partial(compact, TABLE_ID, {"id"}, delta_catalog_client=lake, hash_bucket_count=1, spark=spark)
+    run = partial(compact, TABLE_ID, {"id"}, delta_catalog_client=lake, hash_bucket_count=1)
     result = run(partitions=days[1:2])
     assert [session.partition for session in result.sessions] == days[1:2]
     assert all((orders.stream(day).load().state.compacted is None) == (day != days[1]) for day in days)

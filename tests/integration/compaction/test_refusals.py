@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from compactor import DeltaCatalog, compact
 from compactor.lake import Table
 from compactor.model.errors import Corrupt, Invalid, LithifyError
 from compactor.planning.spec import JobRunResult
 from tests.builders import TABLE_ID
-
-pytestmark = pytest.mark.spark
 
 Compact = partial[JobRunResult]
 
@@ -65,13 +60,6 @@ def test_a_file_without_the_key_column_is_named(lake: DeltaCatalog, compacted: T
     )
 
 
-def test_a_delete_without_the_key_column_is_named(
-    lake: DeltaCatalog, compacted: Table, compact_orders: Compact
-) -> None:
-    compacted.append({}, pa.table({"value": ["x"]}), operation="delete")
-    assert "lacks primary key column 'id': it has value" in refused(lake, compact_orders)
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -99,12 +87,6 @@ def test_an_argument_that_can_never_work_is_refused(
     assert reason in refused(lake, partial(compact_orders, **options))
 
 
-def test_every_reason_is_given_at_once(lake: DeltaCatalog, compacted: Table, compact_orders: Compact) -> None:
-    with pytest.raises(Invalid) as refusal:
-        compact_orders(hash_bucket_count=0, rows_per_compacted_file=0, compacted_file_content_type="json")
-    assert len(refusal.value.reasons) == 3
-
-
 def test_primary_keys_are_a_set_of_names_and_not_one_text(lake: DeltaCatalog, compacted: Table) -> None:
     run = partial(compact, TABLE_ID, "id", delta_catalog_client=lake)
     assert "primary_keys is the string 'id': pass a set of column names" in refused(lake, run)
@@ -128,27 +110,6 @@ def test_columns_that_cannot_be_reconciled_do_not_matter_in_a_delete_unless_they
         compacted.append({}, pa.table({"id": ["1"]}), operation="delete")
 
 
-@pytest.mark.parametrize(
-    ("types", "reason"),
-    [
-        ({"a": pa.binary(30), "b": pa.binary(3)}, "the sort keys take 33 bytes (a 30, b 3): at most 32 are allowed"),
-        (
-            {"a": pa.decimal256(40, 2), "b": pa.bool_()},
-            "the sort keys take 33 bytes (a 32, b 1): at most 32 are allowed",
-        ),
-        ({"a": pa.string(), "b": pa.int64()}, "sort key column 'a' has type string, which has no fixed width"),
-        ({"a": pa.list_(pa.int8()), "b": pa.int64()}, "sort key column 'a' has type list<"),
-    ],
-    ids=["33 bytes", "decimals", "text", "nested"],
-)
-def test_sort_keys_that_the_index_cannot_hold_are_refused_with_their_width(
-    types: dict[str, pa.DataType], reason: str, lake: DeltaCatalog, orders: Table, compact_orders: Compact
-) -> None:
-    columns = {name: pa.nulls(1, kind) for name, kind in types.items()}
-    orders.append({}, pa.table({"id": [1], **columns}))
-    assert reason in refused(lake, partial(compact_orders, sort_keys=[(name, "ascending") for name in types]))
-
-
 def test_sort_keys_of_exactly_32_bytes_are_taken(lake: DeltaCatalog, orders: Table, compact_orders: Compact) -> None:
     orders.append({}, pa.table({"id": [1, 1], "a": pa.array([b"b" * 24, b"a" * 24], pa.binary(24)), "b": [1, 2]}))
     result = compact_orders(sort_keys=[("a", "ascending"), ("b", "ascending")])
@@ -165,13 +126,6 @@ def test_a_column_that_the_output_s_format_cannot_hold_is_refused_before_anythin
     assert reason == "a csv file cannot hold column 'bytes' of type binary: choose parquet or feather"
 
 
-def test_a_nested_key_column_is_refused_with_its_type(
-    lake: DeltaCatalog, orders: Table, compact_orders: Compact
-) -> None:
-    orders.append({}, pa.table({"id": [[1]]}))
-    assert re.search(r"primary key column 'id' has type list<.*>: keys cannot be nested", refused(lake, compact_orders))
-
-
 def test_other_keys_than_the_index_was_built_for_are_refused(
     lake: DeltaCatalog, compacted: Table, compact_orders: Compact
 ) -> None:
@@ -183,15 +137,6 @@ def test_other_keys_than_the_index_was_built_for_are_refused(
     assert reason == (
         "the index was built for primary keys ['id'], not ['id', 'value']: compact into another destination table"
     )
-
-
-def test_a_destination_that_holds_another_table_s_compaction_is_refused(
-    lake: DeltaCatalog, compacted: Table, compact_orders: Compact
-) -> None:
-    other = lake.create_table("ACME.OTHER.V1")
-    other.append({}, pa.table({"id": [1], "value": ["a"], "time": [1]}))
-    run = partial(compact, "ACME.OTHER.V1", {"id"}, delta_catalog_client=lake, destination_compacted_table_id=TABLE_ID)
-    assert "holds the compaction of ACME.ORDERS.V1: choose another destination for ACME.OTHER.V1" in refused(lake, run)
 
 
 def test_a_corrupt_parquet_file_is_named_when_it_is_appended(lake: DeltaCatalog, orders: Table, tmp_path: Path) -> None:
@@ -225,32 +170,6 @@ def test_a_file_whose_data_pages_are_broken_is_named_and_no_round_is_committed(
     with pytest.raises(Invalid, match=re.escape(str(file))):
         compact_orders()
     assert orders.stream({}).load().entry_number == entries
-
-
-@pytest.fixture
-def without_lithify(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
-    """A Python that Spark's workers run for now, and that has none of the packages of this one."""
-    python = tmp_path / "python3"
-    python.write_text(f'#!/bin/sh\ncd /\nexec {sys.executable} -S "$@"\n')
-    python.chmod(0o755)
-    context = spark.sparkContext
-    before, context.pythonExec = context.pythonExec, str(python)
-    yield python
-    context.pythonExec = before
-
-
-def test_workers_that_cannot_import_lithify_are_one_sentence_that_names_their_python_and_what_to_set(
-    compacted: Table, compact_orders: Compact, without_lithify: Path
-) -> None:
-    with pytest.raises(Invalid) as refusal:
-        compact_orders()
-    reason = str(refusal.value)
-    assert "\n" not in reason
-    assert reason.startswith(f"Spark's workers run the Python '{without_lithify}', which cannot run Lithify: No module")
-    assert (
-        f"set PYSPARK_PYTHON to a Python {sys.version_info.major}.{sys.version_info.minor} in which Lithify is"
-        in reason
-    )
 
 
 def test_a_file_that_was_removed_after_it_was_appended_wakes_somebody_by_name(

@@ -19,8 +19,6 @@ from tests.builders import TABLE_ID, CompactedSide
 from tests.crash_points import OPTIONS
 from tests.crashes import Delta, Lake, Options, attempt, session_log
 
-pytestmark = pytest.mark.spark
-
 Tamper = Callable[[Path], None]
 NO_REHASH = Options(hash_bucket_count=2)
 
