@@ -28,6 +28,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 from isal import igzip
 from pydantic import ValidationError
@@ -143,20 +144,26 @@ def pack_archive(target: Path, scratch: Path, cpu: str = THIS_CPU, *, with_pytho
 
 def read_manifest(archive: Path) -> ArchiveManifest:
     """Raises `Invalid` for a file that is not an archive of Lithify."""
-    make_one = f"make one with `lithify archive {archive}`"
     try:
-        with tarfile.open(archive, "r:*") as opened:
+        with archive.open("rb") as opened:
+            return manifest_in(opened, str(archive), f"make one with `lithify archive {archive}`")
+    except OSError as error:
+        raise Invalid(f"{archive} cannot be read: {error.strerror or error}") from error
+
+
+def manifest_in(archive: BinaryIO, name: str, make_one: str) -> ArchiveManifest:
+    """The manifest of an archive, of which the beginning suffices. Raises `Invalid` if it is none of Lithify's."""
+    try:
+        with tarfile.open(fileobj=archive, mode="r|*") as opened:
             first = opened.next()
             body = opened.extractfile(first) if first is not None and first.name == MANIFEST else None
             if body is None:
-                raise Invalid(f"{archive} is no archive of Lithify's: {make_one}")
+                raise Invalid(f"{name} is no archive of Lithify's: {make_one}")
             return ArchiveManifest.model_validate_json(body.read())
     except (tarfile.TarError, EOFError) as error:
-        raise Invalid(f"{archive} is no archive, or a part of one: {make_one}") from error
+        raise Invalid(f"{name} is no archive, or a part of one: {make_one}") from error
     except ValidationError as error:
-        raise Invalid(f"{archive} is of another release of Lithify, by its {MANIFEST}: {make_one}") from error
-    except OSError as error:
-        raise Invalid(f"{archive} cannot be read: {error.strerror or error}") from error
+        raise Invalid(f"{name} is of another release of Lithify, by its {MANIFEST}: {make_one}") from error
 
 
 def check_archive(archive: Path, spark_release: str | None) -> tuple[str, ...]:

@@ -4,17 +4,14 @@ is its first member, so only the beginning is read."""
 from __future__ import annotations
 
 import re
-import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import metadata
-from io import RawIOBase
+from io import BytesIO
 
-from pydantic import ValidationError
-
-from compactor.model.errors import Corrupt, Invalid
+from compactor.model.errors import Invalid
 from compactor.storage.object_store import ObjectStore
-from launcher.archive import MANIFEST, PROJECT, ArchiveManifest
+from launcher.archive import PROJECT, ArchiveManifest, manifest_in
 from launcher.sizing.cluster_choice import ClusterRoom
 from launcher.sizing.instance_types import PriceList
 
@@ -69,42 +66,5 @@ def _read_manifest(uri: str, open_folder: Callable[[str], ObjectStore]) -> Archi
     entry = next((each for each in store.list(key) if each.key == key), None)
     if entry is None:
         raise Invalid(f"archive_uri is {uri}: there is no such object: {PACK_AGAIN}")
-    try:
-        with tarfile.open(fileobj=_PartialObject(store, key, entry.size_bytes), mode="r|gz") as archive:
-            first = archive.next()
-            body = archive.extractfile(first) if first is not None and first.name == MANIFEST else None
-            if body is None:
-                raise Invalid(f"archive_uri is {uri}: it is no archive of Lithify's: {PACK_AGAIN}")
-            return ArchiveManifest.model_validate_json(body.read())
-    except ValidationError as error:
-        raise Invalid(f"archive_uri is {uri}: its {MANIFEST} is of another release: {PACK_AGAIN}") from error
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise Invalid(f"archive_uri is {uri}: it cannot be used as an archive ({error}): {PACK_AGAIN}") from error
-
-
-class _PartialObject(RawIOBase):
-    """An object that is read in parts, on demand."""
-
-    def __init__(self, store: ObjectStore, key: str, size_bytes: int) -> None:
-        super().__init__()
-        self._store = store
-        self._key = key
-        self._left = size_bytes
-        self._at = 0
-        self._buffer = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        if not self._buffer and self._left:
-            wanted = min(READ_BYTES, self._left)
-            try:
-                self._buffer = self._store.read_range(self._key, self._at, wanted)
-            except Corrupt as error:
-                raise OSError(str(error)) from error
-            self._at += wanted
-            self._left -= wanted
-        size = len(self._buffer) if size < 0 else size
-        taken, self._buffer = self._buffer[:size], self._buffer[size:]
-        return taken
+    beginning = store.read_range(key, 0, min(READ_BYTES, entry.size_bytes)) if entry.size_bytes else b""
+    return manifest_in(BytesIO(beginning), f"archive_uri is {uri}: it", PACK_AGAIN)

@@ -86,7 +86,8 @@ def test_an_archive_that_is_not_there_is_refused() -> None:
 )
 def test_a_file_that_is_not_an_archive_of_lithify_is_refused(body: bytes) -> None:
     with pytest.raises(
-        Invalid, match=r"(no archive of Lithify's|cannot be used as an archive|is of another release).*: make one with"
+        Invalid,
+        match=r"(no archive of Lithify's|is no archive, or a part of one|is of another release).*: make one with",
     ):
         check(body)
 
