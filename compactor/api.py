@@ -14,6 +14,7 @@ from compactor.model.clock import SystemClock
 from compactor.model.counts import SortKey
 from compactor.model.errors import Invalid
 from compactor.model.names import NOT_WRITTEN, ContentType, SortOrder
+from compactor.model.wrong_input import sentences
 from compactor.planning.spec import (
     DEFAULT_SORT_KEYS,
     PAGE_CHECK_SHARE,
@@ -134,7 +135,7 @@ def compact(  # noqa: PLR0913, PLR0917  (the paper's signature)
             page_check_share=page_check_share,
         )
     except ValidationError as error:
-        raise Invalid(*_wrong_types(error)) from error
+        raise Invalid(*sentences(error, JobRunSpec, show=repr)) from error
     reasons = violations(run, keys_from_table=primary_keys is None)
     if reasons:
         raise Invalid(*reasons)
@@ -155,14 +156,6 @@ def _partitions(given: Sequence[Mapping[str, str]] | None) -> tuple[dict[str, st
     if isinstance(given, str | Mapping) or not all(isinstance(each, Mapping) for each in given):
         raise Invalid(f"partitions is {given!r}: pass a list of dicts, each with a text by partition key")
     return tuple(dict(each) for each in given)
-
-
-def _wrong_types(error: ValidationError) -> list[str]:
-    """A sentence for each argument whose type is another than `compact()` takes."""
-    return [
-        f"{'.'.join(map(str, each['loc']))} is {each['input']!r}: {each['msg'].replace('Input should', 'it must')}"
-        for each in error.errors(include_url=False)
-    ]
 
 
 def _sort_key(pair: tuple[str, str]) -> SortKey:

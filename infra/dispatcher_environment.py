@@ -6,12 +6,12 @@ synthesis. An option without a variable here has the dispatcher's default.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
 from compactor.model.errors import Invalid
+from compactor.model.wrong_input import meant
 from dispatcher.clients import VARIABLE_PREFIX, variable_of
 from dispatcher.options.documents import read_limits
 from dispatcher.options.service_options import check_together, option_fields, read_options
@@ -148,8 +148,7 @@ def _own_options(stage: Stage, given: Mapping[str, object]) -> Mapping[str, str]
     stage_fields = {each.name for each in fields(Stage)}
     for name in stage.dispatcher:
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            suggestion = f": did you mean {OF_DISPATCHER}{near[0]}?" if near else ": see docs/reference/options.md"
+            suggestion = meant(name, names, ": see docs/reference/options.md")
             reasons.append(f"{OF_DISPATCHER}{name}: the dispatcher has no such option{suggestion}")
         elif name in stage_fields:
             reasons.append(f"{OF_DISPATCHER}{name}: it is a setting of the stage, write {name}=...")

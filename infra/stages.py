@@ -8,12 +8,12 @@ errors are reported together (`infra/stage_checks.py`), before anything is synth
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import get_args, get_type_hints
 
 from compactor.model.errors import Invalid
+from compactor.model.wrong_input import meant
 from dispatcher.options.service_options import option_fields
 
 ANY_ACCOUNT = "any"
@@ -211,10 +211,7 @@ def _value(name: str, text: str) -> object:
     if name not in names:
         if name in {each.name for each in option_fields()}:
             raise Invalid(f"a stage has no {name!r}: it is the dispatcher's: write {OF_DISPATCHER}{name}=...")
-        near = difflib.get_close_matches(name, names, n=1)
-        raise Invalid(
-            f"a stage has no {name!r}" + (f"; did you mean {near[0]!r}?" if near else ": see infra/stages.py")
-        )
+        raise Invalid(f"a stage has no {name!r}{meant(name, names, ': see infra/stages.py')}")
     hint = get_type_hints(Stage)[name]
     kind = next((each for each in get_args(hint) if each in (str, tuple)), None) or hint
     if "tuple" in str(hint):

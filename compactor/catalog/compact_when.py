@@ -11,11 +11,11 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Annotated
 
-from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field, JsonValue
 from pydantic_core import to_jsonable_python
 
 from compactor.model.cron import CronTimes
-from compactor.model.document import Document
+from compactor.model.document import Document, SparseDocument
 from compactor.model.errors import Invalid
 
 SHORTEST_BOUND_SECONDS = 5
@@ -68,7 +68,7 @@ class Window(Document):
         return _opens_at_ms(self, at_ms)
 
 
-class CompactWhen(Document):
+class CompactWhen(SparseDocument):
     """A stream is due once one of its bounds is reached (`match` "all": all of them); None: no such bound.
 
     A stream without anything to do is never due.
@@ -96,12 +96,6 @@ class CompactWhen(Document):
     )
     usd_per_day: Usd | None = Field(default=None, description="what the table's sessions may cost in a day (UTC)")
     max_usd: Usd | None = Field(default=None, description="what one job run may cost")
-
-    @model_serializer(mode="wrap")
-    def _leave_out_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
-        rendered: dict[str, object] = handler(self)
-        fields = type(self).model_fields
-        return {name: value for name, value in rendered.items() if getattr(self, name) != fields[name].default}
 
     @property
     def resolved(self) -> CompactWhen:

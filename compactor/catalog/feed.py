@@ -7,10 +7,10 @@ from enum import StrEnum
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails
 
 from compactor.model.document import Document
 from compactor.model.errors import Invalid
+from compactor.model.wrong_input import sentences
 
 UPSERTS = ("i", "u", "c", "r", "insert", "update", "create", "read", "load", "upsert", "+i", "+u", "update_postimage")
 DELETES = ("d", "delete", "-d")
@@ -118,11 +118,4 @@ def parse_feed(given: object) -> Feed:
     try:
         return Feed.model_validate(feed_in_log_form(given))
     except ValidationError as error:
-        names = (".".join(str(part) for part in each["loc"]) or "feed" for each in error.errors())
-        texts = (_text_of(each) for each in error.errors())
-        raise Invalid(*(f"{name}: {text}" for name, text in zip(names, texts, strict=True))) from error
-
-
-def _text_of(error: ErrorDetails) -> str:
-    text = error["msg"].removeprefix("Value error, ")
-    return f"{text}, not {error['input']!r}" if error["type"] == "enum" else text
+        raise Invalid(*sentences(error, Feed, "feed")) from error

@@ -7,7 +7,6 @@ line in FORMAT.md, and, if it may contradict another property, a sentence in `co
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +15,8 @@ from importlib.util import find_spec
 from typing import Annotated, get_args
 
 import pyarrow as pa
-from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, ValidationError, model_serializer
-from pydantic_core import ErrorDetails, PydanticSerializationError, to_json, to_jsonable_python
+from pydantic import Field, ValidationError
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from compactor.catalog.compact_when import CompactWhen, contradictions_of, in_log_form
 from compactor.catalog.feed import OF_ROWS, Feed, feed_in_log_form
@@ -25,9 +24,10 @@ from compactor.catalog.key_columns import check_declared_keys, check_given_key_n
 from compactor.catalog.partition_split import Partitioning
 from compactor.catalog.partition_transforms import IDENTITY, parse_transform
 from compactor.model.counts import SortKey
-from compactor.model.document import Document
+from compactor.model.document import SparseDocument
 from compactor.model.errors import Invalid
 from compactor.model.names import NOT_WRITTEN, PARTITION_STREAM_POSITION, ContentType, OpenFormat, TableId
+from compactor.model.wrong_input import meant, sentences
 from compactor.schemas.open_types import OpenTable, reasons_against
 from compactor.storage.location import is_remote, lies_below
 from compactor.tabular import infer_content_type
@@ -91,7 +91,7 @@ ColumnNames = tuple[Annotated[str, Field(min_length=1)], ...]
 PositiveInt = Annotated[int, Field(ge=1, le=2**63 - 1)]
 
 
-class TableProperties(Document):
+class TableProperties(SparseDocument):
     """All properties of a table; None: not set. Frozen: each change makes another value."""
 
     primary_keys: ColumnNames | None = Field(
@@ -225,13 +225,6 @@ class TableProperties(Document):
         description="folders outside a lake on S3 whose files may be registered; dispatchers need `--allow-files` too",
     )
 
-    @model_serializer(mode="wrap")
-    def _leave_out_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, JsonValue]:
-        """Leaves out what is not set: who does not know a property can read tables without it."""
-        rendered: dict[str, JsonValue] = handler(self)
-        fields = type(self).model_fields
-        return {name: value for name, value in rendered.items() if getattr(self, name) != fields[name].default}
-
     @property
     def grace_seconds(self) -> int:
         return GRACE_SECONDS if self.gc_grace_seconds is None else self.gc_grace_seconds
@@ -243,7 +236,10 @@ class TableProperties(Document):
 
     def changed(self, changes: Mapping[str, object]) -> TableProperties:
         """The properties with some changed; None removes a property. Raises `Invalid`, with every reason."""
-        unknown = [f"there is no property {name!r}{_nearest(name)}" for name in changes if name not in NAMES]
+        known_are = f"; known are {', '.join(NAMES)}"
+        unknown = [
+            f"there is no property {name!r}{meant(name, NAMES, known_are)}" for name in changes if name not in NAMES
+        ]
         known = {name: value for name, value in changes.items() if name in NAMES}
         kept = {name: value for name, value in self.model_dump(mode="json").items() if name not in known}
         given = {name: _in_log_form(name, value) for name, value in known.items() if value is not None}
@@ -252,7 +248,7 @@ class TableProperties(Document):
         except PydanticSerializationError as error:
             raise Invalid(*unknown, "a property holds text that is not Unicode") from error
         except ValidationError as error:
-            raise Invalid(*unknown, *_sentences(error, given)) from error
+            raise Invalid(*unknown, *sentences(error, TableProperties, "properties")) from error
         if unknown:
             raise Invalid(*unknown)
         return parsed
@@ -499,26 +495,5 @@ def _in_log_form(name: str, value: object) -> object:
     return value if form is None else form(value)
 
 
-def _nearest(name: str) -> str:
-    nearest = difflib.get_close_matches(name, NAMES, n=1)
-    return f"; did you mean {nearest[0]!r}?" if nearest else f"; known are {', '.join(NAMES)}"
-
-
 def _shown(value: object) -> str:
     return "not set" if value is None else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _sentences(error: ValidationError, given: Mapping[str, object]) -> list[str]:
-    found = dict.fromkeys(_sentence(each, given) for each in error.errors(include_url=False))
-    return list(found)
-
-
-def _sentence(detail: ErrorDetails, given: Mapping[str, object]) -> str:
-    name, *within = detail["loc"] or ("properties",)
-    where = f"{name}" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in within)
-    if detail["type"] == "extra_forbidden":
-        return f"{where}: there is no such field"
-    if detail["type"] == "missing":
-        return f"{where} is missing"
-    wanted = detail["msg"].removeprefix("Input should be ").replace("a valid array", "a list of names")
-    return f"{where} is {_shown(detail.get('input', given.get(str(name))))}: it must be {wanted}"

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from compactor.model.errors import Corrupt, Outdated
 
@@ -42,6 +49,16 @@ class Document(BaseModel):
             return cls.model_validate_json(body)
         except ValidationError as error:
             raise not_understood(error, where, f"a {cls.__name__}") from error
+
+
+class SparseDocument(Document):
+    """A document whose JSON leaves out fields at their default: who does not know a field can read all without it."""
+
+    @model_serializer(mode="wrap")
+    def _leave_out_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, JsonValue]:
+        rendered: dict[str, JsonValue] = handler(self)
+        fields = type(self).model_fields
+        return {name: value for name, value in rendered.items() if getattr(self, name) != fields[name].default}
 
 
 def not_understood(error: ValidationError, where: str, expected: str) -> Corrupt | Outdated:

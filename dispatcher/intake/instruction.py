@@ -6,7 +6,6 @@ Schema that users read is generated from the same model that refuses their docum
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
@@ -31,6 +30,7 @@ from compactor.model.names import (
     TableId,
     render_partition,
 )
+from compactor.model.wrong_input import meant
 from compactor.planning.spec import (
     HASH_BUCKET_COUNT_MAX,
     PAGE_CHECK_SHARE,
@@ -527,9 +527,8 @@ def _description_of(field: str) -> str:
 
 
 def _nearest(name: str) -> str:
-    suggestion = len(name) <= GUESSED_NAME_CHARACTERS_MAX
-    nearest = difflib.get_close_matches(name, FIELD_NAMES, n=1) if suggestion else []
-    return f"; did you mean {nearest[0]!r}?" if nearest else f"; known are {', '.join(FIELD_NAMES)}"
+    guessed = FIELD_NAMES if len(name) <= GUESSED_NAME_CHARACTERS_MAX else ()
+    return meant(name, guessed, f"; known are {', '.join(FIELD_NAMES)}")
 
 
 def _path(location: Iterable[int | str]) -> str:

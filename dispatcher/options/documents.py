@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from compactor.model.errors import Invalid
+from compactor.model.wrong_input import sentences
 from dispatcher.scheduling.limits import Limits
+
+_OF_SESSIONS = "dispatcher.sessions: "
+"""A limit that there is not in the document: an option has it."""
 
 
 def document_body(given: str, what: str) -> tuple[bytes, str]:
@@ -30,24 +31,6 @@ def read_limits(given: str) -> Limits:
         return Limits.model_validate_json(body)
     except ValidationError as error:
         prefix = f"{where}: " if where else ""
-        raise Invalid(*(f"{prefix}{_sentence(found)}" for found in error.errors(include_url=False))) from error
-
-
-def _sentence(found: ErrorDetails) -> str:
-    path = ".".join(str(part) for part in found["loc"])
-    match found["type"]:
-        case "extra_forbidden":
-            return f"{path}: there is no such field{_suggestion([str(part) for part in found['loc']])}"
-        case "json_invalid":
-            return f"it is not JSON ({found['msg']})"
-        case _:
-            return f"{path or 'it'} is {found['input']!r}: it must be {found['msg'].removeprefix('Input should be ')}"
-
-
-def _suggestion(path: Sequence[str]) -> str:
-    if path == ["dispatcher", "sessions"]:
-        return ": write --max-sessions"
-    shares = Limits.model_fields
-    fields = list(shares if len(path) == 1 else getattr(Limits(), path[0]).__class__.model_fields)
-    near = difflib.get_close_matches(path[-1], fields, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f": it takes {', '.join(fields)}"
+        reasons = [f"{prefix}{reason}" for reason in sentences(error, Limits)]
+        instead = {each: f"{each}; write --max-sessions" for each in reasons if _OF_SESSIONS in each}
+        raise Invalid(*(instead.get(each, each) for each in reasons)) from error

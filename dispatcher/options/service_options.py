@@ -11,7 +11,6 @@ A setting without a row is a constant: its reason stands beside it in its class.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from types import MappingProxyType
 from typing import TypeVar, get_args, get_origin, get_type_hints
 
 from compactor.model.errors import Invalid
+from compactor.model.wrong_input import meant
 from compactor.planning.where_to_run import WorkerPool
 from compactor.storage.location import checked_endpoint, parse_location
 from dispatcher.assembly import DispatcherSettings
@@ -444,9 +444,7 @@ def unknown_options(arguments: Sequence[str], flags: Sequence[str]) -> Iterator[
             may_be_value = False
             continue
         may_be_value = not has_value
-        near = difflib.get_close_matches(flag, flags, n=1)
-        suggestion = f"; did you mean {near[0]}?" if near else ": see --help"
-        yield what_instead(flag) or f"{flag}: there is no such option{suggestion}"
+        yield what_instead(flag) or f"{flag}: there is no such option{meant(flag, flags, ': see --help')}"
 
 
 def what_instead(flag: str) -> str | None:

@@ -8,16 +8,15 @@ with a correction; none costs a request.
 
 from __future__ import annotations
 
-import difflib
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from compactor.model.document import Document
 from compactor.model.errors import Invalid
+from compactor.model.wrong_input import sentences
 from compactor.storage.location import StoreLocation, checked_endpoint
 from launcher.emr.tags import OUR_TAGS, OUR_TAGS_OF_A_JOB, VALUE_CHARACTERS_MAX
 
@@ -173,16 +172,21 @@ class EmrServerlessSettings(_OnAws):
 
 
 AwsClusterSettings = EmrSettings | EmrServerlessSettings
-_SETTINGS: TypeAdapter[AwsClusterSettings] = TypeAdapter(Annotated[AwsClusterSettings, Field(discriminator="kind")])
-_KINDS: Mapping[str, type[Document]] = {"emr": EmrSettings, "emr_serverless": EmrServerlessSettings}
+_KINDS: Mapping[str, type[AwsClusterSettings]] = {"emr": EmrSettings, "emr_serverless": EmrServerlessSettings}
+
+
+class _AnySettings(BaseModel):
+    kind: Literal["emr", "emr_serverless"]
 
 
 def parse_settings(body: bytes, where: str) -> AwsClusterSettings:
     """`where`: the name of the settings in reasons."""
+    model: type[BaseModel] = _AnySettings
     try:
-        settings = _SETTINGS.validate_json(body)
+        model = _KINDS[_AnySettings.model_validate_json(body).kind]
+        settings = model.model_validate_json(body)
     except ValidationError as error:
-        raise Invalid(*(f"{where}: {reason}" for reason in _sentences(error, body))) from error
+        raise Invalid(*(f"{where}: {reason}" for reason in sentences(error, model))) from error
     reasons = tuple(f"{where}: {reason}" for reason in settings.violations())
     if reasons:
         raise Invalid(*reasons)
@@ -200,34 +204,6 @@ def check_places(state: StoreLocation, lake: StoreLocation | None) -> None:
     ]
     if reasons:
         raise Invalid(*reasons)
-
-
-def _sentences(error: ValidationError, body: bytes) -> Iterator[str]:
-    for found in error.errors(include_url=False, include_context=False):
-        # The first part of a location is the kind by which the settings were distinguished.
-        path = ".".join(str(part) for part in found["loc"][1:])
-        match found["type"]:
-            case "extra_forbidden":
-                yield f"{path}: there is no such field{_suggestion(str(found['loc'][-1]), found['loc'][0])}"
-            case "missing":
-                yield f"{path} is missing"
-            case "union_tag_invalid" | "union_tag_not_found":
-                yield f'kind is {_kind_in(body)}: write "emr" or "emr_serverless"'
-            case "json_invalid":
-                yield f"it is not JSON ({found['msg']})"
-            case _:
-                yield f"{path or 'it'}: {found['msg']}"
-
-
-def _suggestion(name: str, kind: object) -> str:
-    fields: Sequence[str] = list(_KINDS[str(kind)].model_fields) if str(kind) in _KINDS else []
-    near = difflib.get_close_matches(name, fields, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f": it takes {', '.join(fields)}"
-
-
-def _kind_in(body: bytes) -> str:
-    document = json.loads(body)
-    return repr(document.get("kind")) if isinstance(document, dict) and "kind" in document else "missing"
 
 
 def _not_an_object(name: str, uri: str) -> Iterator[str]:

@@ -18,10 +18,10 @@ from datetime import date
 from pathlib import Path
 
 from pydantic import ConfigDict, ValidationError
-from pydantic_core import ErrorDetails
 
 from compactor.model.document import Document
 from compactor.model.errors import Invalid
+from compactor.model.wrong_input import sentences
 
 MEMORY_GIB_PER_VCPU_MIN = 8
 BUILT_IN_REGION = "us-east-1"
@@ -192,33 +192,11 @@ def parse_price_list(body: bytes, where: str, today: date) -> PriceList:
     try:
         prices = PriceList.model_validate_json(body)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        raise Invalid(*(f"{where}: {_sentence(each)}" for each in found)) from error
+        raise Invalid(*(f"{where}: {reason}" for reason in sentences(error, PriceList))) from error
     reasons = _violations(prices, today)
     if reasons:
         raise Invalid(*(f"{where}: {reason}" for reason in reasons))
     return prices
-
-
-def _sentence(detail: ErrorDetails) -> str:
-    """pydantic's finding, with what to write instead."""
-    location = detail["loc"]
-    path = ".".join(str(part) for part in location)
-    match detail["type"]:
-        case "extra_forbidden":
-            parts: dict[str, type[Document]] = {
-                "instance_types": InstanceType,
-                "s3": S3Prices,
-                "serverless": ServerlessPrices,
-            }
-            described = parts.get(str(location[0]), PriceList) if len(location) > 1 else PriceList
-            return f"{path}: there is no such field: write one of {', '.join(described.model_fields)}"
-        case "missing":
-            return f"{path} is missing"
-        case "json_invalid":
-            return f"it is not JSON ({detail['msg']})"
-        case _:
-            return f"{path or 'it'}: {detail['msg']}"
 
 
 def _violations(prices: PriceList, today: date) -> list[str]:

@@ -123,7 +123,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
         ("workers=2", "workers is 2: a dispatcher with dispatcher_memory_mib 2048 holds 1; take fewer, or more memory"),
         ("spark=local", "workers is 1: a dispatcher with dispatcher_memory_mib 2048 holds 0, beside Spark"),
         ("workers=-1", "workers is -1: write 0 for none"),
-        ("dispatcher.max_attempt=2", "the dispatcher has no such option: did you mean dispatcher.max_attempts?"),
+        ("dispatcher.max_attempt=2", "the dispatcher has no such option; did you mean 'max_attempts'?"),
         ("dispatcher.max_attempts=none", "LITHIFY_MAX_ATTEMPTS: 'none' is not a whole number"),
         ("dispatcher.max_sessions=4", "dispatcher.max_sessions: it is a setting of the stage, write max_sessions=..."),
         ("dispatcher.state=s3://mine/state", "dispatcher.state: the stack decides it, leave it out"),

@@ -87,7 +87,7 @@ def test_all_that_is_wrong_is_said_at_once_and_where_it_was_given() -> None:
     options, errors = read_options(command_line, variables, unknown=unknown)
     assert errors.reasons == [
         '--max-nodes is gone: write {"session": {"nodes": N}} in --limits',
-        "--max-sesions: there is no such option; did you mean --max-sessions?",
+        "--max-sesions: there is no such option; did you mean '--max-sessions'?",
         "'more' belongs to no option: leave it out",
         "LITHIFY_TURN_LOOK_SECONDS is gone: leave it out, it cannot be set any more",
         "--queue-url is missing: give it, or set LITHIFY_QUEUE_URL",
@@ -234,8 +234,8 @@ def test_limits_are_the_controller_s_and_those_of_a_session_choose_its_cluster()
         ("{", ["it is not JSON"]),
         ('{"tables": {}}', ["tables: there is no such field; did you mean 'table'?"]),
         ('{"job_run": {"x": 1}}', ["job_run.x: there is no such field: it takes usd"]),
-        ('{"dispatcher": {"sessions": 2}}', ["dispatcher.sessions: there is no such field: write --max-sessions"]),
-        ('{"all": {"sessions": 0, "vcpus": "8"}}', ["all.vcpus is '8': it must be", "all.sessions is 0: it must be"]),
+        ('{"dispatcher": {"sessions": 2}}', ["dispatcher.sessions: there is no such field: it takes clusters"]),
+        ('{"all": {"sessions": 0, "vcpus": "8"}}', ['all.vcpus is "8": it must be', "all.sessions is 0: it must be"]),
         ('{"all": []}', ["all is []: it must be"]),
     ],
 )

@@ -77,8 +77,8 @@ def test_good_settings_of_serverless_are_taken() -> None:
         ({"security_groups": {"primary": "a", "nodes": "sg-01234567"}}, "security_groups: 'a' is no security group"),
         ({"endpoint_url": "here"}, "endpoint_url: 'here' is not an endpoint"),
         ({"subnet_id": ["subnet-01234567"]}, "subnet_id: there is no such field; did you mean 'subnet_ids'?"),
-        ({"idle_seconds": "600"}, "idle_seconds: Input should be a valid integer"),
-        ({"kind": "yarn"}, 'kind is \'yarn\': write "emr" or "emr_serverless"'),
+        ({"idle_seconds": "600"}, 'idle_seconds is "600": it must be a valid integer'),
+        ({"kind": "yarn"}, "kind is \"yarn\": it must be 'emr' or 'emr_serverless'"),
     ],
 )
 def test_violations_are_named_with_their_correction(changes: dict[str, object], reason: str) -> None:
@@ -110,7 +110,10 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     ] + [f"emr.json: {name} is missing" for name in ("service_role", "instance_profile")]
 
 
-@pytest.mark.parametrize(("body", "reason"), [(b"{", "it is not JSON"), (b"[]", "it: "), (b"{}", "kind is missing")])
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [(b"{", "it is not JSON"), (b"[]", "it is []: it must be an object"), (b"{}", "kind is missing")],
+)
 def test_a_document_that_is_not_settings_is_refused(body: bytes, reason: str) -> None:
     (found,) = reasons_of(body)
     assert reason in found

@@ -64,18 +64,18 @@ def test_an_unknown_field_a_missing_one_and_a_wrong_type_are_refused_together() 
     del wrong["region"]
     text = " / ".join(reasons(wrong))
     assert len(reasons(wrong)) == 3
-    assert "prices.json: instance_types.0.colour: there is no such field: write one of name, vcpus, memory_gib" in text
+    assert "prices.json: instance_types[0].colour: there is no such field: it takes name, vcpus, memory_gib" in text
     assert "prices.json: region is missing" in text
-    assert "instance_types.0.vcpus" in text
+    assert 'instance_types[0].vcpus is "four": it must be a valid' in text
 
 
 @pytest.mark.parametrize(
     ("field", "value", "known"),
-    [("s3", {"puts": 1}, "put_usd_1000, get_usd_1000"), ("prize", 1, "region, priced_on, instance_types")],
+    [("s3", {"colour": 1}, "put_usd_1000, get_usd_1000"), ("colour", 1, "region, priced_on, instance_types")],
 )
 def test_an_unknown_field_is_refused_with_those_there_are(field: str, value: object, known: str) -> None:
     (reason,) = reasons({**document(), field: value})
-    assert f"there is no such field: write one of {known}" in reason
+    assert f"there is no such field: it takes {known}" in reason
 
 
 def test_a_date_in_the_future_a_price_of_zero_and_little_memory_are_refused_together() -> None:
