@@ -118,6 +118,7 @@ class DurableLog(Generic[StateT, ActionT]):
             store, folder, log_format.name, log_format.checkpoint, clock, log_format.checkpoint_entries
         )
         self._newest: LogState[StateT] = LogState(0, log_format.initial)
+        self._times_ms: dict[int, int] = {}
         self._entries = EntryFolder(
             store,
             folder,
@@ -297,17 +298,29 @@ class DurableLog(Generic[StateT, ActionT]):
         if not log_state.entry_number or self._numbers([listed]):
             raise self._lacks(next_number)
 
-    def entry_number_at(self, at_ms: int) -> int:
-        """The last entry written at or before a time (ms since the epoch); 0 if the log began later."""
-        end = self.load()
+    def entry_number_at(self, at_ms: int, end: LogState[StateT] | None = None) -> int:
+        """The last entry written at or before a time (ms since the epoch); 0 if the log began later.
+
+        end  a fold of this log that was just read; None: it is read now. Times that earlier calls have read are known
+        """
+        end = self.load() if end is None else end
         if end.at_ms <= at_ms:
             return end.entry_number
-        before, after = 0, end.entry_number
+        known = {number: known_ms for number, known_ms in self._times_ms.items() if number < end.entry_number}
+        before = max((number for number, known_ms in known.items() if known_ms <= at_ms), default=0)
+        after = min((number for number, known_ms in known.items() if known_ms > at_ms), default=end.entry_number)
         while after - before > 1:
             middle = (before + after) // 2
-            written_in_time = self.entry(middle).at_ms <= at_ms
-            before, after = (middle, after) if written_in_time else (before, middle)
+            self._times_ms[middle] = self.entry(middle).at_ms
+            before, after = (middle, after) if self._times_ms[middle] <= at_ms else (before, middle)
         return before
+
+    def stored_at_ms(self, number: int) -> int:
+        """The store's time of an entry that must exist (`Corrupt` if it does not). Its writer may have had another."""
+        listed = next(iter(self._store.list(f"{self.folder}/", self._entries.key(number - 1))), None)
+        if listed is None or listed.key != self._entries.key(number):
+            raise self._lacks(number)
+        return listed.modified_at_ms
 
     def entry(self, number: int) -> Entry[ActionT]:
         """One entry that must exist (`Corrupt` if it does not)."""

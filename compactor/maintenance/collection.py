@@ -9,9 +9,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from compactor.catalog.keys import TableFolder
 from compactor.catalog.properties import GRACE_SECONDS, NO_PROPERTIES, TableProperties
+from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import DeltaCatalog
 from compactor.maintenance.dropped import find_dropped_garbage
 from compactor.maintenance.garbage import (
@@ -21,7 +23,7 @@ from compactor.maintenance.garbage import (
     find_garbage,
     find_unfinished,
 )
-from compactor.maintenance.retirement import StreamRetired, retention_of, retire_table
+from compactor.maintenance.retirement import Retention, StreamRetired, StreamRetirement, retention_of
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Denied, LithifyError
 from compactor.model.names import counted
@@ -102,6 +104,8 @@ class Collection:
     deleted_files: int = 0
     unknown_files: int = 0
     knows_every_grace: bool = True
+    _not_retired: set[str] = field(default_factory=set)
+    """Tables of which a stream could not be retired."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def collect_tables(self, table_ids: Sequence[str], dropped: Sequence[str]) -> None:
@@ -122,13 +126,9 @@ class Collection:
             grace_seconds = self.grace.seconds_of(properties)
         kept_seconds = properties.retention_seconds
         retired: dict[str, StreamRetired] = {}
+        retire = partial(self._retire, retention_of(kept_seconds, grace_seconds), retired)
         with self._reported(table_id):
-            retention = retention_of(kept_seconds, grace_seconds)
-            for each in retire_table(self.lake.store, table_id, retention, self.clock, write=self.deletes):
-                retired[each.stream] = each
-                self.retired.append(each)
-        with self._reported(table_id):
-            found = find_garbage(self.lake.store, table_id, self.clock, grace_seconds, kept_seconds)
+            found = find_garbage(self.lake.store, table_id, self.clock, grace_seconds, kept_seconds, retire)
 
             def add(garbage: StreamGarbage) -> None:
                 self._add(table_id, garbage, retired.get(garbage.stream))
@@ -158,6 +158,24 @@ class Collection:
                 delete_unfinished(store, writes)
                 self.deleted_files += len(writes)
 
+    def _retire(self, retention: Retention, retired: dict[str, StreamRetired], stream: PartitionStream) -> None:
+        """The stream is searched whether it can be retired or not; after an error no other of its table is retired."""
+        if stream.table_id in self._not_retired:
+            return
+        retirement = StreamRetirement(self.lake.store, stream, self.clock)
+        try:
+            found = retirement.retire(retention) if self.deletes else retirement.find(retention)
+        except LithifyError as error:
+            with self._lock:
+                is_first = stream.table_id not in self._not_retired
+                self._not_retired.add(stream.table_id)
+                if is_first:
+                    self.failed.append(NotCollected(stream.table_id, str(error)))
+            return
+        if found:
+            retired[str(stream)] = StreamRetired(str(stream), stream.partition, found)
+            self.retired.append(retired[str(stream)])
+
     def _add(self, table_id: str, garbage: StreamGarbage, retired: StreamRetired | None) -> None:
         count = len(garbage.garbage)
         not_deleted: dict[str, str] = {}
@@ -184,7 +202,9 @@ class Collection:
         except LithifyError as error:
             if table_id is None and isinstance(error, Denied):
                 raise
-            self.failed.append(NotCollected(table_id, str(error)))
+            failed = NotCollected(table_id, str(error))
+            if failed not in self.failed:  # what can neither be retired nor searched
+                self.failed.append(failed)
 
 
 def _properties_of(lake: DeltaCatalog, table_id: str) -> TableProperties:

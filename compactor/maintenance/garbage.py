@@ -32,7 +32,7 @@ delete it twice is no error. Retirement is decided by an entry of the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import assert_never
@@ -64,9 +64,10 @@ from compactor.catalog.keys import (
     partition_hash,
 )
 from compactor.catalog.properties import GRACE_SECONDS
-from compactor.catalog.snapshot import StreamSnapshot
+from compactor.catalog.snapshot import ReadPoint, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.index import keys as index_keys
+from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Invalid
@@ -124,6 +125,9 @@ STREAMS_AT_ONCE = 32
 REQUESTS_AT_ONCE = 32
 """Requests that wait for answers together: a client of S3 keeps so many connections."""
 
+STORE_CLOCKS_DIFFER_MS = 3_600_000
+"""By which two times of one store may be wrong. Generous: it costs the entries of so long."""
+
 
 def find_garbage(
     store: ObjectStore,
@@ -131,17 +135,20 @@ def find_garbage(
     clock: Clock,
     grace_seconds: float = GRACE_SECONDS,
     retention_seconds: float | None = None,
+    before: Callable[[PartitionStream], None] = lambda _: None,
 ) -> Iterator[StreamGarbage]:
     """The garbage of each stream, also of those without a log entry. Raises `Corrupt` at one whose log lacks something.
 
     retention_seconds  for which replaced files are kept; None: for the grace period
+    before             is called with each stream that has a log before it is searched, by several threads at a time:
+                       what it reads of the log is not read again
     """
     if grace_seconds < 0:
         raise Invalid(f"a grace period of {grace_seconds} seconds is none: give 0 or more")
     now_ms = clock.now_ms()
     since_ms = now_ms - int(grace_seconds * 1_000)
     named_since_ms = now_ms - int(max(grace_seconds, retention_seconds or 0.0) * 1_000)
-    yield from _Search(store, TableFolder(table_id), clock, since_ms, named_since_ms).streams()
+    yield from _Search(store, TableFolder(table_id), clock, since_ms, named_since_ms, before).streams()
 
 
 def find_unfinished(
@@ -178,8 +185,15 @@ class _Search:
     """
 
     def __init__(
-        self, store: ObjectStore, folder: TableFolder, clock: Clock, since_ms: int, named_since_ms: int
+        self,
+        store: ObjectStore,
+        folder: TableFolder,
+        clock: Clock,
+        since_ms: int,
+        named_since_ms: int,
+        before: Callable[[PartitionStream], None],
     ) -> None:
+        self._before = before
         self._store = store
         self._folder = folder
         self._clock = clock
@@ -204,6 +218,8 @@ class _Search:
         if is_published:
             yield from self._each(self._with_open_files(logged))
         rest = [_Place(each) for each in partitions if encode_partition(each) not in self._found]
+        with_data = self._found | {encode_partition(each) for each in partitions}
+        rest += [_Place(each) for each in logged if encode_partition(each) not in with_data]
         yield from self._each(place for place in rest if self._has_log(place))
         # All of them are checked before any is given to be deleted.
         yield from list(self._each(place for place in rest if not self._has_log(place)))
@@ -250,7 +266,9 @@ class _Search:
     def _stream(self, place: _Place) -> StreamGarbage:
         """The log is read before the files are listed, and to its end again before any of them is garbage."""
         stream = PartitionStream.open(self._store, self._folder.stream(place.partition), self._clock)
-        known = stream.load()
+        if self._has_log(place):
+            self._before(stream)
+        known = stream.log.newest if stream.log.newest.entry_number else stream.load()
         stream.log.check_whole(known)
         live = set(self._keys(paths_of_snapshot(known.state)))
         sorted_out = _SortedOut(self._since_ms)
@@ -286,16 +304,36 @@ class _Search:
 
     def _paths_in_reach(self, stream: PartitionStream) -> Iterator[Iterable[str]]:
         """What the log has named since the time, and at the entries that readers of the published table may see."""
-        begin = stream.log.entry_number_at(self._named_since_ms)
+        newest = stream.log.newest
+        begin = stream.log.entry_number_at(self._named_since_ms, newest)
         first, last = self._published.entries.get(encode_partition(stream.partition), (0, 0))
-        spans = [(begin, stream.log.newest.entry_number)]
+        yield from self._paths_between(stream, begin, newest)
         if 0 < first < begin:
-            spans.append((first, min(last, begin)))
-        for before, end in spans:
-            if before:
-                yield paths_of_snapshot(stream.load(as_of=before).state)
-            for entry in stream.log.entries_between(before + 1, end, self._entries_at_once):
-                yield from map(_paths_of_action, entry.actions)
+            yield from self._paths_between(stream, first, stream.load(as_of=min(last, begin)))
+
+    def _paths_between(
+        self, stream: PartitionStream, begin: int, end: LogState[StreamSnapshot]
+    ) -> Iterator[Iterable[str]]:
+        """What is named at entry `begin`, at `end`, and by the entries between them that may name another old file.
+
+        Where every delta of these entries is named at the end, only rounds and rehashes name others. Each of them began
+        after the entry of the one before it, of which it has the read point (`catalog/transaction.py`): so did its
+        files, but those that the one before it named. None of them is old after the first such entry that the store
+        has since the grace period.
+        """
+        earlier = stream.load(as_of=begin).state if begin else StreamSnapshot()
+        yield paths_of_snapshot(earlier)
+        yield paths_of_snapshot(end.state)
+        keeps_deltas = _keeps_deltas(earlier, end.state)
+        if keeps_deltas and ReadPoint.of(earlier) == ReadPoint.of(end.state):
+            return
+        young_ms = self._since_ms + STORE_CLOCKS_DIFFER_MS
+        for entry in stream.log.entries_between(begin + 1, end.entry_number, self._entries_at_once):
+            yield from map(_paths_of_action, entry.actions)
+            is_compacted = any(isinstance(action, RoundCommitted | IndexRehashed) for action in entry.actions)
+            is_young = is_compacted and entry.at_ms >= young_ms and stream.log.stored_at_ms(entry.number) >= young_ms
+            if is_young and keeps_deltas:
+                return
 
     def _keys(self, paths: Iterable[str]) -> Iterator[str]:
         """A file below the root may have been registered in place by its absolute URI."""
@@ -396,6 +434,17 @@ def _is_ours(key: str) -> bool:
 
 def _is_of_an_append(key: str) -> bool:
     return is_unfinished(key) or DeltaFilePath.parse_or_none(key) is not None
+
+
+def _keeps_deltas(earlier: StreamSnapshot, later: StreamSnapshot) -> bool:
+    """Whether the later snapshot of a log has every delta that was added since the earlier one."""
+    for version, source in later.sources.items():
+        left = [each.position for each in source.retracted]
+        left += [] if source.retired is None else [source.retired.position]
+        known = earlier.sources[version].last_position if version in earlier.sources else None
+        if left and (known is None or max(left) > known):
+            return False
+    return earlier.reset == later.reset
 
 
 def paths_of_snapshot(snapshot: StreamSnapshot) -> list[str]:

@@ -20,10 +20,10 @@ refused (`planning/session_input.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
-from compactor.catalog.actions import DeltasRetired, StreamAction
+from compactor.catalog.actions import DeltaAdded, DeltasRetired, StreamAction
 from compactor.catalog.keys import DroppedTable, TableFolder
 from compactor.catalog.properties import GRACE_SECONDS
 from compactor.catalog.retired import IDS_REFUSED_SECONDS, refused_until_ms
@@ -32,15 +32,13 @@ from compactor.catalog.stream import PartitionStream
 from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
-from compactor.storage.concurrently import run_many
-from compactor.storage.keys import decode_partition
-from compactor.storage.object_store import ObjectStore, decoded_names
+from compactor.storage.object_store import ObjectStore
 
 RETENTION_SECONDS = GRACE_SECONDS
 """Where a table sets no other."""
 
-STREAMS_AT_ONCE = 32
-"""Streams of a remote lake that are looked at together: each takes some requests, one after the other."""
+_ENTRIES_BACK = 8
+"""Entries that are looked through for the last delta before a time."""
 
 _TRIES = 3
 """Looks at the registered compactions, while others register."""
@@ -103,13 +101,13 @@ class StreamRetirement:
 
     def find(self, retention: Retention) -> tuple[Retirement, ...]:
         """The deltas that may be retired now, by stream version. Writes nothing."""
-        return self._find(self._stream.load().state, retention)
+        return self._find(self._stream.load(), retention)
 
     def retire(self, retention: Retention) -> tuple[Retirement, ...]:
         """Retires all deltas that may be retired, in one entry. May be repeated after any failure."""
         for _ in range(_TRIES):
             known = self._stream.load()
-            found = self._find(known.state, retention)
+            found = self._find(known, retention)
             if not found or self._append(known.state, found, retention):
                 return found
         return ()
@@ -135,25 +133,32 @@ class StreamRetirement:
         appended = self._stream.log.append(decide)
         return appended.entry is not None or _compacted_by(appended.after.state) == _compacted_by(known)
 
-    def _find(self, snapshot: StreamSnapshot, retention: Retention) -> tuple[Retirement, ...]:
-        if not any(source.deltas for source in snapshot.sources.values()):
-            return ()
+    def _find(self, known: LogState[StreamSnapshot], retention: Retention) -> tuple[Retirement, ...]:
         since_ms = self._clock.now_ms() - int(retention.retention_seconds * 1_000)
-        number = self._stream.log.entry_number_at(since_ms)
-        old = self._stream.load(as_of=number).state.sources if number else {}
-        aged = {
-            version: source.last_position
-            for version, source in old.items()
-            if source.last_position is not None and _count(snapshot.sources[version], source.last_position)
-        }
-        if not aged:
+        sources = known.state.sources
+        old = [version for version, source in sources.items() if source.deltas and _is_old(source.deltas[0], since_ms)]
+        compactions = list(self._compactions(known.state)) if old else []
+        taken = {version: _taken(compactions, version) for version in old}
+        taken = {version: position for version, position in taken.items() if _count(sources[version], position)}
+        if not taken:
             return ()
-        compactions = list(self._compactions(snapshot))
-        limits = {version: min(position, _taken(compactions, version)) for version, position in aged.items()}
-        found = (
-            Retirement(version, limit, _count(snapshot.sources[version], limit)) for version, limit in limits.items()
-        )
+        aged = self._last_positions(self._stream.log.entry_number_at(since_ms, known), taken.keys())
+        limits = {version: min(aged[version], position) for version, position in taken.items() if version in aged}
+        found = (Retirement(version, limit, _count(sources[version], limit)) for version, limit in limits.items())
         return tuple(each for each in found if each.deltas)
+
+    def _last_positions(self, number: int, versions: Set[int]) -> dict[int, int]:
+        """The last position of stream versions at an entry, of those that had one: by the entries just before it, or
+        else by the snapshot, which may take all that were written before it."""
+        found: dict[int, int] = {}
+        for each in range(number, max(number - _ENTRIES_BACK, 0), -1):
+            for action in reversed(self._stream.log.entry(each).actions):
+                if isinstance(action, DeltaAdded):
+                    found.setdefault(action.stream_version, action.position)
+            if versions <= found.keys():
+                return found
+        sources = self._stream.load(as_of=number).state.sources if number else {}
+        return {version: each.last_position for version, each in sources.items() if each.last_position is not None}
 
     def _compactions(self, snapshot: StreamSnapshot) -> Iterator[CompactedStream | None]:
         """Every registered compaction; None: one that has registered and committed nothing yet."""
@@ -174,22 +179,9 @@ class StreamRetirement:
         return self._store.read(DroppedTable(table_id).key) is not None
 
 
-def retire_table(
-    store: ObjectStore, table_id: str, retention: Retention, clock: Clock, *, write: bool
-) -> Iterator[StreamRetired]:
-    """The deltas of a table's streams that may be retired; with `write` they are retired, stream by stream. Streams
-    without such deltas are left out."""
-    folder = TableFolder(table_id)
-
-    def retired_of(partition: dict[str, str]) -> StreamRetired:
-        stream = PartitionStream.open(store, folder.stream(partition), clock)
-        retirement = StreamRetirement(store, stream, clock)
-        return StreamRetired(
-            str(stream), partition, retirement.retire(retention) if write else retirement.find(retention)
-        )
-
-    partitions = decoded_names(store, f"{folder.streams}/", decode_partition)
-    yield from (each for each in run_many(store.location, retired_of, partitions, STREAMS_AT_ONCE) if each.retirements)
+def _is_old(delta: DeltaAdded, since_ms: int) -> bool:
+    """False: its entry, which is not older than the delta, was written since."""
+    return delta.at_ms is None or delta.at_ms <= since_ms
 
 
 def _compacted_by(snapshot: StreamSnapshot) -> tuple[Reset | None, frozenset[tuple[int, str]]]:

@@ -13,8 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from compactor.maintenance.garbage import StreamGarbage, delete_garbage, find_garbage
-from compactor.maintenance.retirement import retention_of, retire_table
+from compactor.lake import DeltaCatalog
+from compactor.maintenance.collection import Collection as GarbageCollection
+from compactor.maintenance.collection import GracePeriods
+from compactor.maintenance.garbage import StreamGarbage, find_garbage
 from compactor.storage.location import StoreLocation
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
@@ -25,7 +27,6 @@ STREAMS = 1_000
 SHAPE = StreamShape(old=860, garbage=100, recent=40)
 
 _TABLE = "BENCH.GARBAGE.V1"
-_GRACE_SECONDS = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -53,19 +54,18 @@ def measure_garbage(_: Path, scale: float) -> tuple[Collection, Collection]:
 def _collect(streams: int) -> Collection:
     clock = ManualClock()
     store = FaultyStore(MemoryStore(clock, StoreLocation("s3://bucket/lake")))
+    lake = DeltaCatalog(store, clock)
+    lake.create_table(_TABLE, partition_keys=["number"])
     write_streams(store, _TABLE, streams, SHAPE, clock)
     grown_bytes = _grown_bytes(store, clock)
     store.requests.clear()
     began = time.process_time()
-    deleted = 0
-    list(retire_table(store, _TABLE, retention_of(None, _GRACE_SECONDS), clock, write=True))
-    for garbage in find_garbage(store, _TABLE, clock, _GRACE_SECONDS):
-        if delete_garbage(store, garbage):
-            raise RuntimeError(f"files of {garbage.stream} were not deleted")
-        deleted += len(garbage.garbage)
+    collection = GarbageCollection(lake, clock, GracePeriods(), deletes=True)
+    collection.collect(_TABLE)
     seconds = time.process_time() - began
     requests = dict(sorted(Counter(str(verb) for verb, _ in store.requests).items()))
-    if deleted != streams * SHAPE.garbage or any(_garbage_left(store, clock)):
+    deleted = collection.deleted_files
+    if collection.failed or deleted != streams * SHAPE.garbage or any(_garbage_left(store, clock)):
         raise RuntimeError(f"{deleted} files were deleted, of {streams * SHAPE.garbage}, or not all")
     return Collection(streams, streams * SHAPE.files, deleted, seconds, grown_bytes, requests)
 

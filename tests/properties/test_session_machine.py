@@ -33,11 +33,12 @@ from pyspark.sql import SparkSession
 from compactor import DeltaCatalog, compact
 from compactor.catalog.actions import RoundCommitted
 from compactor.catalog.snapshot import StreamSnapshot
+from compactor.catalog.stream import PartitionStream
 from compactor.engine.protocol import Engine
 from compactor.engine.spark import SparkEngine
 from compactor.local_job_run import rehash_here
 from compactor.maintenance.garbage import delete_garbage, find_garbage
-from compactor.maintenance.retirement import retention_of, retire_table
+from compactor.maintenance.retirement import StreamRetirement, retention_of
 from compactor.model.names import ContentType, Operation
 from compactor.publishing.delta_schema import left_out
 from compactor.schemas.open_types import OpenTable, open_schema, reasons_against
@@ -293,8 +294,12 @@ class SessionMachine(RuleBasedStateMachine):
     @rule(hours=st.sampled_from([0, 1, 3]))
     def retire_deltas_and_delete_garbage(self, hours: int) -> None:
         self.clock.sleep(hours * 3_600)
-        list(retire_table(self.store, TABLE_ID, retention_of(GRACE_SECONDS, GRACE_SECONDS), self.clock, write=True))
-        for garbage in find_garbage(self.store, TABLE_ID, self.clock, GRACE_SECONDS, GRACE_SECONDS):
+        retention = retention_of(GRACE_SECONDS, GRACE_SECONDS)
+
+        def retire(stream: PartitionStream) -> None:
+            StreamRetirement(self.store, stream, self.clock).retire(retention)
+
+        for garbage in find_garbage(self.store, TABLE_ID, self.clock, GRACE_SECONDS, GRACE_SECONDS, retire):
             delete_garbage(self.store, garbage)
 
     # ---------------------------------------------------------------------------------------------- what always holds

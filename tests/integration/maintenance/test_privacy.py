@@ -20,9 +20,8 @@ from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
 from compactor.lake import Table
 from compactor.log.keys import EntryObject, ListsObject
-from compactor.maintenance.garbage import delete_garbage, find_garbage
+from compactor.maintenance.collection import Collection, GracePeriods
 from compactor.maintenance.privacy import PrivacyProof, prove_many
-from compactor.maintenance.retirement import retention_of, retire_table
 from compactor.model.errors import Corrupt, Invalid
 from compactor.planning import round_planner
 from compactor.planning.session_planner import pin_sessions, plan_session
@@ -70,14 +69,9 @@ def kinds(proof: PrivacyProof) -> dict[str, int]:
 
 def collect(lake: DeltaCatalog, clock: ManualClock) -> None:
     """As `lithify gc --delete` does for every table."""
-    for table_id in lake.tables():
-        properties = lake.table(table_id).properties
-        retention = retention_of(properties.retention_seconds, properties.grace_seconds)
-        list(retire_table(lake.store, table_id, retention, clock, write=True))
-        for garbage in find_garbage(
-            lake.store, table_id, clock, properties.grace_seconds, properties.retention_seconds
-        ):
-            delete_garbage(lake.store, garbage)
+    collection = Collection(lake, clock, GracePeriods(), deletes=True)
+    collection.collect_tables(lake.tables(), [])
+    assert collection.failed == []
 
 
 def objects_with(root: Path, *secrets: bytes) -> set[str]:
