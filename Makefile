@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install dist archive demo test check test-roles test-long test-release test-bounds lint format bench sla sim chaos proof test-spark-3.5 test-spark-latest synth plan-deploy deploy env start teardown generate docs demo-picture test-all release-check test-infra test-images test-monitoring test-page test-readers lock lock-upgrade clean
+.PHONY: help install dist archive demo test check test-roles test-long test-release test-bounds lint format bench sla sim chaos proof test-spark-3.5 test-spark-latest synth plan-deploy deploy env start teardown generate docs demo-picture test-all environments release-check test-infra test-images test-monitoring test-page test-readers lock lock-upgrade clean
 MAKEFLAGS += --no-print-directory
 
 # Settings of somebody else's Python or Spark would lead ours astray.
@@ -85,8 +85,9 @@ test: $(INSTALLED) $(MINISTACK)/.installed  ## develop: the tests (ARGS="-k name
 test-long: $(INSTALLED) $(MINISTACK)/.installed  ## develop: tests of more than half a minute each: archives, images, standalone Spark, demos on S3
 	@$(BIN)/python -m pytest -n 2 $(BY_FILE) -m "long and not kills" --ignore tests/roles $(ARGS)
 
-test-release: $(INSTALLED) $(MINISTACK)/.installed  ## release: tests of many minutes each: 10,000 objects that land while services are killed
-	@$(BIN)/python -m pytest -m release $(ARGS)
+test-release: $(INSTALLED) $(MINISTACK)/.installed  ## release: what a change can do without: many minutes of kills, simulations broken on purpose, three times the examples
+	@$(BIN)/python -m pytest -n 2 -m release $(ARGS)
+	@HYPOTHESIS_PROFILE=dev $(BIN)/python -m pytest -n 2 tests/properties $(ARGS)
 
 test-kills: $(INSTALLED) $(MINISTACK)/.installed  ## develop: sessions on clusters of processes, of which executors, workers and dispatchers are killed
 	@$(BIN)/python -m pytest -n 2 $(BY_FILE) tests/spark tests/chaos tests/e2e -m kills $(ARGS)
@@ -101,8 +102,11 @@ test-bounds: $(INSTALLED)  ## develop: the tests of the kernels and of Parquet p
 
 # What decides whether a change is taken; .ci/run runs it. Suites that this leaves out need what not every machine has
 # (root, hours, Prometheus, other releases of Spark): they are the release's.
-SUITES := lint docs test-bounds test-infra test-readers test-kills test-roles test-long test
-test-all:  ## develop: every suite that a machine with Python and make can run, one after the other, within an hour
+# The environments, and suites of one process, are made two at a time.
+SUITES := test-readers test-kills test-roles test-long test
+test-all:  ## develop: every suite that a machine with Python and make can run, within an hour
+	@$(MAKE) -j 2 environments
+	@$(MAKE) -j 2 test-infra lint docs test-bounds
 	@for suite in $(SUITES); do echo "make $$suite"; $(MAKE) $$suite || exit; done
 
 RELEASE_SUITES := test-release test-monitoring test-page test-spark-3.5 test-spark-latest test-images sim chaos proof sla bench
@@ -272,6 +276,9 @@ demo-picture: $(INSTALLED)  ## develop: run the demo, and draw its output for th
 test-infra: $(INFRA)/.installed $(INSTALLED) $(MINISTACK)/.installed $(ASL)/.installed  ## develop: the tests of infra/
 	@$(INFRA)/bin/python -m pytest tests/infra $(ARGS)
 	@$(BIN)/python -m pytest tests/infra_runs $(ARGS)
+
+# Of every suite of `make test-all`.
+environments: $(INSTALLED) $(READERS)/.installed $(SPARK_ICEBERG)/.installed $(INFRA)/.installed $(DOCS)/.installed $(MINISTACK)/.installed $(ASL)/.installed
 
 # -------------------------------------------------------------------------------------------------------------- images
 

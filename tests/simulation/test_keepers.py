@@ -25,7 +25,7 @@ def test_keepers_have_every_delta_compacted_once_in_time_within_its_money_and_no
     assert results == dict.fromkeys(range(1, SEEDS + 1))
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("broken", "seed", "violation"),
     [

@@ -115,7 +115,9 @@ def committed(lake: Lake, at_least: int) -> Callable[[], bool]:
     return lambda: len(commits(lake)) >= at_least
 
 
-@pytest.mark.parametrize("stand", [0, 2], ids=["in the rehash", "after round 1"])
+@pytest.mark.parametrize(
+    "stand", [pytest.param(0, id="in the rehash", marks=pytest.mark.release), pytest.param(2, id="after round 1")]
+)
 def test_a_driver_that_is_killed_leaves_its_committed_rounds_and_the_next_run_does_the_rest(
     stand: int, pending_lake: Lake, engine: Engine, tmp_path: Path
 ) -> None:

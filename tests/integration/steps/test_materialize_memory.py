@@ -35,8 +35,11 @@ SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
 @pytest.mark.parametrize(
     ("rows", "width", "compression"),
-    [(400_000, 1_000, "none"), (400_000, 1_000, "snappy"), (8_000_000, 8, "none")],
-    ids=["wide, not compressed", "wide", "narrow"],
+    [
+        pytest.param(400_000, 1_000, "none", id="wide, not compressed", marks=pytest.mark.release),
+        pytest.param(400_000, 1_000, "snappy", id="wide"),
+        pytest.param(8_000_000, 8, "none", id="narrow"),
+    ],
 )
 def test_a_file_of_several_times_the_memory_in_one_row_group_is_written_within_the_memory(
     tmp_path: Path, rows: int, width: int, compression: str
