@@ -11,11 +11,10 @@ footers. `SessionSize` are its amounts, from which sizing and time are calculate
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import exp, inf
-from operator import sub
 
 import pyarrow as pa
 
@@ -56,79 +55,20 @@ class SchemaStatistics:
 
 
 @dataclass(frozen=True)
-class IndexStatistics:
-    """
-    rows, files, size_bytes  of the primary key index, tombstones included
-    """
-
-    rows: int = 0
-    files: int = 0
-    size_bytes: int = 0
-    hash_bucket_count: int | None = None
-
-
-@dataclass(frozen=True)
 class InputStatistics:
     """
-    deltas                 pending delta files, by schema
-    compacted              the current compacted stream; None: there is none
-    key_bytes_per_row      decoded, of all primary key columns
-    sort_values_bytes      of a row in the index
-    rows_up_to_file, touched_rows, touched_rows_per_file, overlap_share, corrections, own_factors, merged_*,
-    undivided_rows, uncut_files, held_row_group_bytes, only_rehash, has_key  see `SessionSize`
-    sampled_files          text files whose types are those of their first block
+    deltas             pending delta files, by schema
+    key_bytes_per_row  decoded, of all primary key columns
+    compacted_rows     in compacted files, dead ones included
+    sampled_files      text files whose types are those of their first block
+    size               the amounts from which sizing and time are calculated
     """
 
     deltas: tuple[SchemaStatistics, ...]
-    compacted: SchemaStatistics | None
-    index: IndexStatistics
     key_bytes_per_row: float
-    sort_values_bytes: int
-    rows_up_to_file: tuple[int, ...]
-    touched_rows: int
-    touched_rows_per_file: float
-    overlap_share: float
-    corrections: tuple[tuple[str, float], ...]
-    own_factors: tuple[tuple[str, float], ...]
-    lake_is_remote: bool
+    compacted_rows: int
     sampled_files: int
-    merged_files: int = 0
-    merged_rows: int = 0
-    undivided_rows: int = 0
-    uncut_files: int = 0
-    held_row_group_bytes: int = 0
-    only_rehash: bool = False
-    has_key: bool = True
-
-    @property
-    def size(self) -> SessionSize:
-        """The amounts."""
-        compacted = self.compacted
-        return SessionSize(
-            index_rows=self.index.rows,
-            delta_rows=sum(each.rows for each in self.deltas),
-            delta_bytes=sum(each.size_bytes for each in self.deltas),
-            sort_values_bytes=self.sort_values_bytes,
-            inherited_hash_bucket_count=self.index.hash_bucket_count,
-            delta_files=sum(each.files for each in self.deltas),
-            largest_delta_file_rows=max(map(sub, self.rows_up_to_file, (0, *self.rows_up_to_file)), default=0),
-            rows_up_to_file=self.rows_up_to_file,
-            compacted_files=compacted.files if compacted else 0,
-            compacted_bytes=compacted.size_bytes if compacted else 0,
-            touched_rows=self.touched_rows,
-            touched_rows_per_file=self.touched_rows_per_file,
-            overlap_share=self.overlap_share,
-            lake_is_remote=self.lake_is_remote,
-            corrections=self.corrections,
-            own_factors=self.own_factors,
-            merged_files=self.merged_files,
-            merged_rows=self.merged_rows,
-            undivided_rows=self.undivided_rows,
-            uncut_files=self.uncut_files,
-            held_row_group_bytes=self.held_row_group_bytes,
-            only_rehash=self.only_rehash,
-            has_key=self.has_key,
-        )
+    size: SessionSize
 
     def arithmetic(self) -> tuple[str, ...]:
         """Sentences that describe the input."""
@@ -143,17 +83,17 @@ class InputStatistics:
                 f"{counted(rows, 'delta row')} in {files} of {counted(len(self.deltas), 'schema')}: {at_rest:,} bytes "
                 f"at rest, {decoded:,} decoded, {self.key_bytes_per_row:.0f} a row of primary keys"
             )
-        if rows and self.merged_files:
-            files = counted(self.merged_files, "small compacted file")
-            sentences.append(f"{files} with {counted(self.merged_rows, 'row')} are merged into fewer")
+        if rows and self.size.merged_files:
+            files = counted(self.size.merged_files, "small compacted file")
+            sentences.append(f"{files} with {counted(self.size.merged_rows, 'row')} are merged into fewer")
         if self.sampled_files:
             sentences.append(
                 f"the types of {counted(self.sampled_files, 'text file')} are those of the first 8 MiB: no schema is "
                 "declared, and a session that finds others says so"
             )
-        if self.has_key and self.compacted is not None and self.compacted.rows and rows:
-            share = f"{self.touched_rows / self.compacted.rows:.0%}"
-            sentences.append(f"deltas may touch {share} of {counted(self.compacted.rows, 'compacted row')}")
+        if self.size.has_key and self.compacted_rows and rows and self.size.touched_rows is not None:
+            share = f"{self.size.touched_rows / self.compacted_rows:.0%}"
+            sentences.append(f"deltas may touch {share} of {counted(self.compacted_rows, 'compacted row')}")
         return tuple(sentences)
 
 
@@ -161,7 +101,6 @@ def statistics_of(
     deltas: Sequence[tuple[DeltaFileRef, pa.Schema]],
     outlines: Mapping[str, FileOutline],
     compacted: CompactedStream | None,
-    compacted_schema: pa.Schema | None,
     key_columns: Sequence[str],
     sort_values_bytes: int,
     *,
@@ -179,22 +118,33 @@ def statistics_of(
     ordered = _ordered_columns(deltas, key_columns)
     touched = _touched(files, compacted, ordered, delta_rows, max_dead_row_share)
     corrections = _corrections(compacted, lake_is_remote)
-    return InputStatistics(
-        deltas=delta_statistics,
-        compacted=_of_compacted(compacted, compacted_schema, widths),
-        index=_of_index(compacted),
-        key_bytes_per_row=sum(widths.get(name, 0.0) for name in key_columns),
+    compacted_files = [] if compacted is None else list(compacted.files.values())
+    size = SessionSize(
+        index_rows=0 if compacted is None else sum(file.rows for file in compacted.index_files),
+        delta_rows=delta_rows,
+        delta_bytes=sum(file.size_bytes for file in files),
         sort_values_bytes=sort_values_bytes,
+        inherited_hash_bucket_count=None if compacted is None else compacted.hash_bucket_count,
+        delta_files=len(files),
+        largest_delta_file_rows=max((file.rows for file in files), default=0),
         rows_up_to_file=tuple(accumulate(file.rows for file in files)),
+        compacted_files=len(compacted_files),
+        compacted_bytes=sum(file.size_bytes for file in compacted_files),
         touched_rows=touched.rows,
         touched_rows_per_file=touched.rows_per_file,
         overlap_share=_overlap_share(files, ordered),
         corrections=corrections,
         own_factors=_own_factors(compacted, is_corrected=bool(corrections)),
         lake_is_remote=lake_is_remote,
-        sampled_files=sum(not outline.whole for outline in outlines.values()),
         undivided_rows=max(map(_undivided_rows, files), default=0),
         uncut_files=sum(file.rows >= 2 * ROWS_PER_CUT and _undivided_rows(file) == file.rows for file in files),
+    )
+    return InputStatistics(
+        deltas=delta_statistics,
+        key_bytes_per_row=sum(widths.get(name, 0.0) for name in key_columns),
+        compacted_rows=sum(file.rows for file in compacted_files),
+        sampled_files=sum(not outline.whole for outline in outlines.values()),
+        size=size,
     )
 
 
@@ -224,39 +174,15 @@ def _of_schema(
             widths.setdefault(name, []).append(width)
     present = set(schema.names)
     means = {name: sum(each) / len(each) for name, each in widths.items() if name in present}
-    return _of_files(schema, [ref.file for ref in refs], means)
-
-
-def _of_compacted(
-    compacted: CompactedStream | None, schema: pa.Schema | None, widths: Mapping[str, float]
-) -> SchemaStatistics | None:
-    """Compacted files are not opened: columns of no fixed width are assumed as wide as the deltas'."""
-    if compacted is None or schema is None:
-        return None
-    return _of_files(schema, compacted.files.values(), widths)
-
-
-def _of_files(schema: pa.Schema, files: Collection[DataFile], widths: Mapping[str, float]) -> SchemaStatistics:
+    files = [ref.file for ref in refs]
     rows, size_bytes = sum(file.rows for file in files), sum(file.size_bytes for file in files)
     return SchemaStatistics(
         schema=schema,
         files=len(files),
         rows=rows,
         size_bytes=size_bytes,
-        decoded_bytes=_decoded(schema, rows, size_bytes, widths),
+        decoded_bytes=_decoded(schema, rows, size_bytes, means),
         content_types=frozenset(file.content_type for file in files),
-    )
-
-
-def _of_index(compacted: CompactedStream | None) -> IndexStatistics:
-    if compacted is None:
-        return IndexStatistics()
-    files = compacted.index_files
-    return IndexStatistics(
-        rows=sum(file.rows for file in files),
-        files=len(files),
-        size_bytes=sum(file.bytes_at_rest for file in files),
-        hash_bucket_count=compacted.hash_bucket_count,
     )
 
 

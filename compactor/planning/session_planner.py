@@ -163,23 +163,17 @@ class MeasuredSession:
     why: tuple[str, ...]
     """A description of the input, and the reason to run if no delta is pending."""
 
-    statistics: InputStatistics | None = None
-    """Of the input, if they were requested."""
-
     known_schemas: tuple[KnownSchema, ...] = ()
     """What the plan says of the input's columns."""
 
 
-def measure_session(
-    spec: SessionSpec, lake: DeltaCatalog, *, with_statistics: bool = False, as_pinned: bool = False
-) -> MeasuredSession:
+def measure_session(spec: SessionSpec, lake: DeltaCatalog, *, as_pinned: bool = False) -> MeasuredSession:
     """Raises `Invalid` for input that can never be compacted as asked.
 
-    with_statistics  keeps all that is known of the input, beside the amounts that a plan is made of
-    as_pinned        the session was pinned just now: its logs are not read again
+    as_pinned  the session was pinned just now: its logs are not read again
     """
     with naming_deltas(spec, lake):
-        session, outlines = _read_for_plan(spec, lake, as_pinned=as_pinned)
+        session, outlines = read_for_plan(spec, lake, as_pinned=as_pinned)
         statistics = measure(session, outlines, lake)
     work = session.streams.work()
     return MeasuredSession(
@@ -187,7 +181,6 @@ def measure_session(
         work=work,
         size=statistics.size,
         why=(*work.reasons(), *statistics.arithmetic()),
-        statistics=statistics if with_statistics else None,
         known_schemas=session.known_schemas(),
     )
 
@@ -262,7 +255,7 @@ class _Outlines:
         return all(outline.whole for outline in self.found.values())
 
 
-def _read_for_plan(
+def read_for_plan(
     spec: SessionSpec, lake: DeltaCatalog, *, as_pinned: bool
 ) -> tuple[SessionInput, dict[str, FileOutline]]:
     """For text without declared types a sample is read; if it is refused, the whole text, which may be valid."""
@@ -282,19 +275,22 @@ def measure(session: SessionInput, outlines: Mapping[str, FileOutline], lake: De
         list(zip(streams.pending, session.schemas, strict=True)),
         outlines,
         compacted,
-        streams.compacted_schema(),
         session.key_columns,
         encoded_width(session.sort_columns),
         max_dead_row_share=streams.spec.job_run.max_dead_row_share,
         lake_is_remote=lake.location.is_remote,
     )
-    statistics = replace(statistics, held_row_group_bytes=_held_row_group_bytes(session))
-    if streams.spec.job_run.operation == "rehash":
-        statistics = replace(statistics, only_rehash=True)
-    if not session.key_columns:
-        statistics = replace(statistics, has_key=False, touched_rows=0, touched_rows_per_file=0.0, overlap_share=0.0)
     merged = [] if compacted is None else [compacted.files[each] for group in streams.merges for each in group]
-    return replace(statistics, merged_files=len(merged), merged_rows=sum(file.rows for file in merged))
+    size = replace(
+        statistics.size,
+        held_row_group_bytes=_held_row_group_bytes(session),
+        merged_files=len(merged),
+        merged_rows=sum(file.rows for file in merged),
+        only_rehash=streams.spec.job_run.operation == "rehash",
+    )
+    if not session.key_columns:
+        size = replace(size, has_key=False, touched_rows=0, touched_rows_per_file=0.0, overlap_share=0.0)
+    return replace(statistics, size=size)
 
 
 def _held_row_group_bytes(session: SessionInput) -> int:

@@ -110,7 +110,7 @@ SESSION_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class SessionSize:
-    """The amounts of a session's input (`InputStatistics.size`), from which sizing and time are calculated.
+    """The amounts of a session's input, from which sizing and time are calculated.
 
     index_rows               of the index, tombstones and dead rows included
     delta_files              delta files in all

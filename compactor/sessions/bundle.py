@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from types import TracebackType
 from typing import Self
 
 import structlog
@@ -178,9 +177,7 @@ class _BundleHeartbeat:
         self._beating.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         self._beating.end()
         self._look()
 

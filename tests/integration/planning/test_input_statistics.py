@@ -20,7 +20,7 @@ from compactor.model.names import ContentType
 from compactor.planning import time_model
 from compactor.planning.input_statistics import InputStatistics, spread
 from compactor.planning.session_input import SessionInput, read_session_input
-from compactor.planning.session_planner import measure, measure_session
+from compactor.planning.session_planner import measure, read_for_plan
 from compactor.planning.sizing import Resources, predicted_time
 from tests.builders import pinned_session
 
@@ -33,9 +33,8 @@ def lake(tmp_path: Path) -> DeltaCatalog:
 
 
 def measured(lake: DeltaCatalog, **fields: object) -> InputStatistics:
-    found = measure_session(pinned_session(lake, TABLE, **fields), lake, with_statistics=True).statistics
-    assert found is not None
-    return found
+    session, outlines = read_for_plan(pinned_session(lake, TABLE, **fields), lake, as_pinned=False)
+    return measure(session, outlines, lake)
 
 
 def rows(first: int, count: int, text: str = "x" * 20) -> pa.Table:
@@ -55,7 +54,7 @@ def test_rows_bytes_files_and_content_types_are_told_by_schema(lake: DeltaCatalo
     size = found.size
     assert (size.delta_rows, size.delta_files, size.largest_delta_file_rows) == (160, 3, 100)
     assert size.delta_bytes == sum(each.size_bytes for each in found.deltas)
-    assert (found.key_bytes_per_row, found.compacted, found.index.rows) == (8.0, None, 0)
+    assert (found.key_bytes_per_row, found.compacted_rows, found.size.index_rows) == (8.0, 0, 0)
 
 
 @pytest.mark.parametrize("texts", [["x" * 40], [f"{number:040}" for number in range(5_000)]], ids=["equal", "unequal"])
@@ -108,12 +107,9 @@ def test_of_a_compacted_stream_files_index_and_what_deltas_may_touch_are_told_fr
     compacted(lake, rows_per_compacted_file=1_000)
     table.append({}, rows(1_100, 500, "y"))
     found = measured(lake)
-    assert found.compacted is not None
-    assert (found.compacted.files, found.compacted.rows, found.index.rows) == (4, 4_000, 4_000)
-    assert found.compacted.decoded_bytes["id"] == 4_000 * 8
-    assert found.index.hash_bucket_count is not None
+    assert (found.size.compacted_files, found.compacted_rows, found.size.index_rows) == (4, 4_000, 4_000)
+    assert found.size.inherited_hash_bucket_count is not None
     # of four files of 1,000 keys one holds keys between 1,100 and 1,599
-    assert found.touched_rows == 1_000
     assert found.size.touched_rows == 1_000
 
 
@@ -123,7 +119,7 @@ def test_a_column_with_nulls_has_no_bounds_so_that_all_may_be_touched(lake: Delt
         table.append({}, rows(first, 1_000))
     compacted(lake, rows_per_compacted_file=1_000)
     table.append({}, pa.table({"id": pa.array([None, *range(1_500, 1_900)], pa.int64()), "note": ["y"] * 401}))
-    assert measured(lake).touched_rows == pytest.approx(2_000, rel=0.01)
+    assert measured(lake).size.touched_rows == pytest.approx(2_000, rel=0.01)
 
 
 def test_where_dead_rows_are_kept_nothing_is_expected_to_be_rewritten(lake: DeltaCatalog) -> None:
@@ -131,8 +127,8 @@ def test_where_dead_rows_are_kept_nothing_is_expected_to_be_rewritten(lake: Delt
     table.append({}, rows(0, 1_000))
     compacted(lake)
     table.append({}, rows(500, 50))
-    assert measured(lake, max_dead_row_share=0.3).touched_rows == 0
-    assert measured(lake, max_dead_row_share=0.01).touched_rows == pytest.approx(1_000, rel=0.01)
+    assert measured(lake, max_dead_row_share=0.3).size.touched_rows == 0
+    assert measured(lake, max_dead_row_share=0.01).size.touched_rows == pytest.approx(1_000, rel=0.01)
 
 
 def test_rows_that_are_dead_already_count_towards_the_share_that_may_be(lake: DeltaCatalog) -> None:
@@ -143,8 +139,8 @@ def test_rows_that_are_dead_already_count_towards_the_share_that_may_be(lake: De
     compact(TABLE, {"id"}, delta_catalog_client=lake, max_dead_row_share=0.3, engine=InProcessEngine())
     table.append({}, rows(0, 60))
     # 60 rows of deltas and 50 dead ones, of 1,050
-    assert measured(lake, max_dead_row_share=0.104).touched_rows > 0
-    assert measured(lake, max_dead_row_share=0.105).touched_rows == 0
+    assert measured(lake, max_dead_row_share=0.104).size.touched_rows
+    assert measured(lake, max_dead_row_share=0.105).size.touched_rows == 0
 
 
 def test_a_session_that_only_cleans_is_expected_to_rewrite_the_files_with_dead_rows(lake: DeltaCatalog) -> None:
@@ -155,21 +151,21 @@ def test_a_session_that_only_cleans_is_expected_to_rewrite_the_files_with_dead_r
     table.append({}, rows(1_200, 50))
     compact(TABLE, {"id"}, delta_catalog_client=lake, max_dead_row_share=0.3, engine=InProcessEngine())
     found = measured(lake)
-    assert (found.size.delta_files, found.touched_rows) == (0, 1_000)
+    assert (found.size.delta_files, found.size.touched_rows) == (0, 1_000)
 
 
 def test_deltas_whose_keys_lie_apart_are_not_rewritten_by_later_rounds(lake: DeltaCatalog, tmp_path: Path) -> None:
     apart = lake.create_table(TABLE)
     for first in range(0, 400, 100):
         apart.append({}, rows(first, 100))
-    assert measured(lake).overlap_share == 0
+    assert measured(lake).size.overlap_share == 0
     other = DeltaCatalog.open(str(tmp_path / "other"))
     mixed = other.create_table(TABLE)
     keys = list(range(400))
     random.Random(7).shuffle(keys)
     for first in range(0, 400, 100):
         mixed.append({}, pa.table({"id": keys[first : first + 100]}))
-    assert measured(other).overlap_share == 1
+    assert measured(other).size.overlap_share == 1
 
 
 def with_last_round(stream: CompactedStream, seconds: float, cores: int | None) -> CompactedStream:
@@ -206,7 +202,7 @@ def test_the_table_s_last_round_corrects_the_prediction_where_it_says_how_many_c
         seconds[took] = predicted_time(size, two, 1).seconds
     assert seconds[0.1] < seconds[1.0] < seconds[10.0] == seconds[100.0], "a correction has its bounds"
     unknown = continuing(session, with_last_round(done, 10.0, cores=None))
-    assert measure(unknown, {}, lake).corrections == ()
+    assert measure(unknown, {}, lake).size.corrections == ()
 
 
 # -- text
@@ -296,7 +292,7 @@ def test_a_first_session_says_nothing_of_what_the_correction_by_its_rounds_leave
     factors = []
     for number in range(3):
         table.append({}, rows(number * 100, 100))
-        factors.append(len(measured(lake).own_factors))
+        factors.append(len(measured(lake).size.own_factors))
         compact(TABLE, {"id"}, delta_catalog_client=lake, engine=InProcessEngine())
     compacted = table.stream({}).load().state.compacted
     assert compacted is not None
