@@ -80,36 +80,17 @@ class _Head(Document):
 
 def describe(snapshot: StreamSnapshot) -> Described:
     """The snapshot's parts, for a checkpoint."""
-    head = _Head(
-        last_index_version=snapshot.last_index_version,
-        sources=tuple(_sources(snapshot)),
-        in_flight=snapshot.in_flight,
-        reset=snapshot.reset,
-        dropped_version=snapshot.dropped_version,
-        skipped=snapshot.skipped,
-    )
+    head = _Head.from_facts(snapshot, sources=tuple(map(_stored, snapshot.sources.values())))
     left_out = {name for name, field in _Head.model_fields.items() if getattr(head, name) == field.default}
     return Described(head.model_dump(mode="json", exclude=left_out), tuple(_series(snapshot)))
 
 
-def _sources(snapshot: StreamSnapshot) -> Iterator[_Source]:
-    for source in snapshot.sources.values():
-        retired = source.retired
-        yield _Source(
-            stream_version=source.stream_version,
-            state=source.state,
-            last_position=source.last_position,
-            last_write_at_ms=source.last_write_at_ms,
-            retracted=source.retracted,
-            taken=source.taken,
-            retired=None
-            if retired is None
-            else _Retired(
-                position=retired.position,
-                count=retired.count,
-                refused_until_ms=tuple(ids.until_ms for ids in retired.refused),
-            ),
-        )
+def _stored(source: SourceStream) -> _Source:
+    retired = None
+    if source.retired is not None:
+        until_ms = tuple(ids.until_ms for ids in source.retired.refused)
+        retired = _Retired.from_facts(source.retired, refused_until_ms=until_ms)
+    return _Source.from_facts(source, retired=retired)
 
 
 def _series(snapshot: StreamSnapshot) -> Iterator[GrowingSeries | ReplacedRows]:

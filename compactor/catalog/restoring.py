@@ -363,21 +363,13 @@ def _side(then: CompactedStream, now: CompactedStream | None, source: tuple[int,
     version, processed = (then.source_stream_version, then.processed) if source is None else source
     is_same = now is not None and now.stream_version == then.stream_version
     latest = max(then.stream_version, 0 if now is None else now.stream_version)
-    return RestoredSide(
+    return RestoredSide.from_facts(
+        then,
         stream_version=then.stream_version if is_same else latest + 1,
-        source_table_id=then.source_table_id,
         source_stream_version=version,
         processed=processed,
-        primary_keys=then.primary_keys,
-        sort_keys=then.sort_keys,
-        digest_encoding=then.digest_encoding,
-        hash_bucket_count=then.hash_bucket_count,
-        index_version=then.index_version,
         files=tuple(then.files.values()),
-        index_files=then.index_files,
-        deletion_vectors=then.deletion_vectors,
         next_file_number=max(then.next_file_number, 1 if now is None else now.next_file_number),
-        last_round=then.last_round,
     )
 
 

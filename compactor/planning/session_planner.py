@@ -210,22 +210,15 @@ def is_idle(measured: MeasuredSession, plan: SessionPlan) -> bool:
 def plan_sized(measured: MeasuredSession, resources: Resources, sizing: Sizing) -> SessionPlan:
     """The plan of a session that was sized. Raises `Invalid` if it cannot fit these resources."""
     check_capacity(sizing)
-    return SessionPlan(
-        spec=measured.spec,
-        hash_bucket_count=sizing.hash_bucket_count,
-        max_rows_per_round=sizing.max_rows_per_round,
-        max_files_per_round=sizing.max_files_per_round,
-        scratch_bytes_per_round=sizing.scratch_bytes_per_round,
-        task_memory_bytes=sizing.task_memory_bytes,
-        tasks=resources.tasks,
-        expected_sla=sizing.expected_sla,
+    return SessionPlan.from_facts(
+        measured,
+        sizing,
+        resources,
         arithmetic=(*measured.why, *sizing.arithmetic),
         expected_rows_written=sizing.work.rows_written,
         first_pass_share=sizing.time.first_pass_share,
         work_seconds=sizing.prediction.model.work_seconds,
         plain_work_seconds=_plain_work_seconds(sizing),
-        place=resources.place,
-        known_schemas=measured.known_schemas,
     )
 
 

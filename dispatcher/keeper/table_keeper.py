@@ -324,17 +324,8 @@ class TableKeeper:
         ended = ended_job_run(job_run_id, run, run.accepted.accepted_at_ms(log.entry(1).at_ms))
         if ended is None:
             return None
-        return DecisionEnded(
-            job_run_id=job_run_id,
-            status=ended.status,
-            seconds=ended.seconds,
-            usd=ended.usd,
-            rows_in=ended.rows_in,
-            rows_out=ended.rows_out,
-            reasons=bounded(ended.reasons),
-            unsettled=tuple(_unsettled(decision, run, state, now_ms)),
-            at_ms=now_ms,
-        )
+        unsettled = tuple(_unsettled(decision, run, state, now_ms))
+        return DecisionEnded.from_facts(ended, reasons=bounded(ended.reasons), unsettled=unsettled, at_ms=now_ms)
 
     def _rejection_of(self, job_run_id: str, decision: OpenDecision, state: DecisionState) -> DecisionEnded | None:
         """Looked for only once it has been sent for long enough that a dispatcher could have judged it."""

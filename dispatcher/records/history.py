@@ -12,12 +12,12 @@ Overviews read one file for each closed day and one log for each open day, inste
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Annotated, Literal
 
@@ -279,8 +279,7 @@ class History:
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._lock = threading.Lock()
-        self._logs: OrderedDict[str, HistoryLog] = OrderedDict()
+        self._log = lru_cache(LOGS_KEPT)(self._open_log)
 
     # -- writing
 
@@ -392,10 +391,5 @@ class History:
             _log.warning("history_file_unreadable", file=key, reason=str(error))
             return None
 
-    def _log(self, day: str) -> HistoryLog:
-        with self._lock:
-            log = self._logs.pop(day, None) or DurableLog(self._store, HistoryDayLog(day).key, HISTORY_LOG, self._clock)
-            self._logs[day] = log
-            if len(self._logs) > LOGS_KEPT:
-                self._logs.popitem(last=False)
-            return log
+    def _open_log(self, day: str) -> HistoryLog:
+        return DurableLog(self._store, HistoryDayLog(day).key, HISTORY_LOG, self._clock)

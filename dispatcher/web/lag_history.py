@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import lru_cache, partial
 
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.object_store import ObjectStore
@@ -23,8 +22,7 @@ class LagHistory:
         """`store`: of the state. `lake_uri`: as its keeper has it."""
         self._store = store
         self._lake_uri = lake_uri
-        self._lock = threading.Lock()
-        self._days: dict[tuple[str, str], tuple[LagHour, ...]] = {}
+        self._closed_day = lru_cache(DAYS_KEPT)(partial(lag_of_day, store, lake_uri))
 
     def of(self, table_id: str, now_ms: int) -> tuple[LagHour, ...]:
         """The last 30 days. A day whose samples are not in one file yet has one sample an hour."""
@@ -38,12 +36,4 @@ class LagHistory:
     def _day(self, table_id: str, closed: frozenset[str], day: str) -> tuple[LagHour, ...]:
         if day not in closed:
             return lag_of_open_day(self._store, self._lake_uri, table_id, day)
-        with self._lock:
-            known = self._days.get((table_id, day))
-        if known is None:
-            known = lag_of_day(self._store, self._lake_uri, table_id, day)
-            with self._lock:
-                self._days[table_id, day] = known
-                while len(self._days) > DAYS_KEPT:
-                    self._days.pop(next(iter(self._days)))
-        return known
+        return self._closed_day(table_id, day)
