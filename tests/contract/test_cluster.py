@@ -16,7 +16,7 @@ from compactor.model.errors import ErrorKind, Unavailable
 from compactor.planning.bundle_plan import BundleBounds
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.session_planner import pin_sessions
-from compactor.planning.spec import JobRunSpec, SessionPlan, SessionSpec
+from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import Heartbeat, SessionLog
 from compactor.storage.local import LocalStore
@@ -43,6 +43,7 @@ from launcher.spark_job import (
     job_name,
 )
 from launcher.verdict import WatchTimers
+from tests.builders import run_of
 from tests.contract.cluster_places import (
     RESOURCES,
     AwsService,
@@ -85,13 +86,7 @@ class Tried:
         self.clock = SystemClock()
         self.lake = DeltaCatalog.open(str(self.folder / "lake"))
         self.lake.create_table(TABLE).append({}, pa.table({"id": [1, 2], "v": ["a", "b"]}))
-        run = JobRunSpec(
-            job_run_id="run",
-            source_table_id=TABLE,
-            primary_keys=("id",),
-            lake=self.lake.location,
-            destination_compacted_table_id=TABLE,
-        )
+        run = run_of(self.lake, TABLE, job_run_id="run")
         (pinned,) = pin_sessions(run, self.lake)
         self.spec = pinned.spec.model_copy(update={"session_id": SESSION})
 

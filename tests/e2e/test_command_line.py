@@ -151,14 +151,6 @@ def test_all_that_is_wrong_with_the_services_options_is_said_at_once(refusal: Re
     ]
 
 
-def test_a_rejected_document_is_watched_under_its_own_id(house: House, mailroom: Mailroom) -> None:
-    mailroom.send(instruction(job_run_id="mine", source_table_id="NO.SUCH.V1"))
-    house.dispatch()
-    done = house.lithify("watch", "mine", "--state", str(house.folder / "state"))
-    assert done.returncode == 1
-    assert "there is no table NO.SUCH.V1" in done.stdout
-
-
 def test_a_wrong_document_is_refused_before_it_is_sent_with_every_reason(
     house: House, mailroom: Mailroom, refusal: Refusal
 ) -> None:
@@ -184,11 +176,6 @@ def test_a_plan_shows_its_arithmetic_and_writes_nothing(house: House, document: 
     assert any("delta rows" in sentence for sentence in session["arithmetic"])
     assert planned["total"]["within_desired_sla"] is False
     assert sorted(entry.key for entry in house.lake.store.list("")) == before
-
-
-def test_a_plan_of_what_can_never_work_says_why(house: House, document: Path, refusal: Refusal) -> None:
-    output = refusal("plan", str(document), "--lake", house.lake.location.root_uri)
-    assert output.startswith(f"lithify: there is no table {TABLE}")
 
 
 @pytest.mark.spark
@@ -289,10 +276,3 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
     assert sentence in output
     assert output.startswith("lithify: ")
     assert len(output.splitlines()) == 1
-
-
-def test_an_unknown_job_run_is_one_sentence_and_exit_code_2(house: House, refusal: Refusal) -> None:
-    (house.folder / "state").mkdir()
-    state = ("--state", str(house.folder / "state"))
-    assert refusal("status", "x", *state).startswith("lithify: there is no job run 'x' here")
-    assert refusal("cancel", "x", *state).startswith("lithify: there is no job run 'x' here")

@@ -161,37 +161,6 @@ def test_a_second_delivery_of_a_message_starts_nothing(house: House, mailroom: M
     assert by_log(mailroom.event_types()) == by_log(ALL_EVENTS)
 
 
-def test_the_same_job_run_id_with_the_same_content_is_answered_by_the_first(house: House, mailroom: Mailroom) -> None:
-    house.append([{"id": 1, "v": "a"}])
-    mailroom.send(instruction(job_run_id="nightly"))
-    house.dispatch()
-    house.append([{"id": 1, "v": "b"}])
-    mailroom.send(instruction(job_run_id="nightly", primary_keys=["id"], destination_compacted_table_id=TABLE))
-
-    house.dispatch()
-
-    assert house.rows() == [{"id": 1, "v": "a"}]
-    assert house.rounds() == 1
-    assert mailroom.waiting() == 0
-    assert mailroom.dead_letters() == []
-    assert by_log(mailroom.event_types()) == by_log([*ALL_EVENTS, "job_run.repeated"])
-
-
-def test_the_same_job_run_id_with_other_content_is_refused(house: House, mailroom: Mailroom) -> None:
-    house.append([{"id": 1, "v": "a"}])
-    mailroom.send(instruction(job_run_id="nightly"))
-    house.dispatch()
-    mailroom.send(instruction(job_run_id="nightly", rows_per_compacted_file=7))
-
-    house.dispatch()
-
-    ((_, reasons),) = mailroom.dead_letters()
-    assert reasons == ["job_run_id 'nightly' was used before, for other content: choose another id"]
-    assert house.job_run("nightly").status is JobRunStatus.SUCCEEDED
-    assert house.rounds() == 1
-    assert by_log(mailroom.event_types()) == by_log([*ALL_EVENTS, "job_run.rejected"])
-
-
 def test_a_run_with_nothing_to_do_succeeds_says_so_and_launches_nothing(house: House, mailroom: Mailroom) -> None:
     house.append([{"id": 1, "v": "a"}])
     mailroom.send(instruction())

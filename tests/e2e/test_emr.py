@@ -284,21 +284,6 @@ def test_small_sessions_share_a_cluster_and_its_cost(
     wait_until(lambda: place.running() == 0)
 
 
-def test_small_sessions_that_are_cancelled_leave_no_cluster(
-    house: House, mailroom: Mailroom, aws_service: AwsService, command: Command
-) -> None:
-    place = EmrPlace(aws_service, house.state)
-    place.jobs_do(Does.RUNS_SESSION)
-    append_days(house.lake, 3)
-    job_run_id = mailroom.send(instruction(source_table_id=DAYS))
-    with dispatching(house, place) as running:
-        wait_until(lambda: place.launches() == 1)
-        assert command("cancel", job_run_id, "--state", str(house.folder / "state")).exit_code == 0
-        running.result(60)
-    assert house.job_run(job_run_id).status is JobRunStatus.CANCELLED
-    wait_until(lambda: place.running() == 0)
-
-
 @pytest.mark.parametrize("days", [1, 3], ids=["a session", "a bundle"])
 def test_jobs_and_plans_have_the_regions_of_state_and_lake(
     house: House, mailroom: Mailroom, aws_service: AwsService, tmp_path: Path, days: int

@@ -20,7 +20,6 @@ from compactor.model.clock import SystemClock
 from compactor.model.errors import ErrorKind
 from compactor.planning.bundle_plan import SmallSession
 from compactor.planning.session_planner import pin_sessions
-from compactor.planning.spec import JobRunSpec
 from compactor.planning.where_to_run import WorkerPool
 from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import SESSION_LOG, SessionSucceeded
@@ -37,6 +36,7 @@ from launcher.spark_job import (
     NotLaunched,
     SparkJob,
 )
+from tests.builders import run_of
 from tests.waiting import wait_until
 
 MIB = 1024**2
@@ -62,13 +62,7 @@ class Place:
         """Of a session with so many rows that no other session has compacted."""
         self.table.append({}, pa.table({"id": range(number * rows, (number + 1) * rows)}))
         job_run_id = f"run-{number}"
-        run = JobRunSpec(
-            job_run_id=job_run_id,
-            source_table_id=TABLE,
-            primary_keys=("id",),
-            lake=self.lake.location,
-            destination_compacted_table_id=TABLE,
-        )
+        run = run_of(self.lake, TABLE, job_run_id=job_run_id)
         (pinned,) = pin_sessions(run, self.lake)
         small = plan_in_worker(pinned.spec, self.lake, POOL, 0)
         assert isinstance(small, SmallSession)

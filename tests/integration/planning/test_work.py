@@ -14,7 +14,7 @@ from compactor.planning.session_input import read_session_input
 from compactor.planning.session_planner import measure_session, pin_sessions, plan_measured
 from compactor.planning.session_streams import PendingWork
 from compactor.planning.sizing import Resources
-from compactor.planning.spec import JobRunSpec
+from tests.builders import run_of
 
 TABLE = "ACME.ORDERS.V1"
 RESOURCES = Resources(task_memory_bytes=2**30, tasks=1)
@@ -79,14 +79,8 @@ def test_pin_plan_and_session_agree_on_what_is_left_to_do(
     lake = DeltaCatalog.open(tmp_path / "lake")
     lake.create_table(TABLE)
     prepare(lake)
-    run = JobRunSpec(
-        job_run_id=f"run-{SystemClock().new_id()}",
-        source_table_id=TABLE,
-        primary_keys=("id",),
-        lake=lake.location,
-        destination_compacted_table_id=TABLE,
-        hash_bucket_count=hash_bucket_count,
-    )
+    job_run_id = f"run-{SystemClock().new_id()}"
+    run = run_of(lake, TABLE, job_run_id=job_run_id, hash_bucket_count=hash_bucket_count)
     (pinned,) = pin_sessions(run, lake)
     measured = measure_session(pinned.spec, lake)
     session = read_session_input(pinned.spec, lake)

@@ -14,13 +14,13 @@ from compactor.events.relay import EventSink
 from compactor.model.errors import Invalid
 from compactor.planning.session_planner import PinnedSession
 from compactor.planning.session_streams import PendingWork
-from compactor.planning.spec import JobRunSpec, SessionSpec
 from compactor.storage.location import StoreLocation
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.instruction import InstructionDocument
 from dispatcher.intake.intake import Accepted, Rejected
 from tests.fakes.dispatch_desk import TABLE, Desk, instruction
 from tests.fakes.manual_clock import ManualClock
+from tests.plans import a_run, a_session
 
 OWN = StoreLocation("s3://own/lake")
 TOPIC = "arn:aws:sns:us-east-1:123456789012:events"
@@ -102,18 +102,7 @@ def test_settings_that_no_document_can_work_with_are_refused_at_start(admission:
 
 
 def session_with(*uris: str) -> PinnedSession:
-    run = JobRunSpec(
-        job_run_id="run", source_table_id=TABLE, primary_keys=("id",), lake=OWN, destination_compacted_table_id=TABLE
-    )
-    spec = SessionSpec(
-        job_run=run,
-        session_id="run.1",
-        partition={},
-        source_stream_version=1,
-        source_entry_number=1,
-        source_position=1,
-        destination_entry_number=0,
-    )
+    spec = a_session(a_run(TABLE, lake=OWN))
     return PinnedSession(spec, PendingWork(delta_files=len(uris)), 0, 1, uris_outside_lake=uris)
 
 

@@ -13,11 +13,10 @@ from compactor.model.counts import RowCounts
 from compactor.model.errors import ErrorKind
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.sizing import SessionSize
-from compactor.planning.spec import JobRunSpec, SessionResult
+from compactor.planning.spec import SessionResult
 from compactor.planning.store_use import StoreUse
 from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import SESSION_LOG, Heartbeat, RoundDone, SessionStarted
-from compactor.storage.location import StoreLocation
 from dispatcher.cli.job_run_lines import Changes, job_run_lines
 from dispatcher.cli.watch import JobRunWatch
 from dispatcher.operations.status import JobRunView, SessionView, view_job_run
@@ -35,7 +34,6 @@ from dispatcher.records.outcome import expected_sla
 from dispatcher.records.sessions import (
     SessionEnded,
     SessionLaunching,
-    SessionPin,
     SessionPlanned,
     SessionRetried,
     SessionState,
@@ -46,6 +44,7 @@ from launcher.sizing.cluster_choice import ClusterRoom, choose_cluster
 from launcher.sizing.money import cost_used
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
+from tests.plans import a_pin, a_run
 
 RUN, SESSION = "run", "run.1"
 DESIRED_SLA = 30
@@ -63,22 +62,7 @@ class State:
         self.log.append(lambda _: list(actions))
 
     def accept(self) -> None:
-        spec = JobRunSpec(
-            job_run_id=RUN,
-            source_table_id="A.B.V1",
-            primary_keys=("id",),
-            lake=StoreLocation("file:///lake"),
-            destination_compacted_table_id="A.B.V1",
-            desired_sla=DESIRED_SLA,
-        )
-        pin = SessionPin(
-            session_id=SESSION,
-            partition={"day": "1"},
-            source_stream_version=1,
-            source_entry_number=1,
-            source_position=1,
-            destination_entry_number=1,
-        )
+        spec, pin = a_run(desired_sla=DESIRED_SLA), a_pin(SESSION, {"day": "1"})
         self.write(JobRunAccepted(spec=spec, content_digest="d", message_id="m", sessions=(pin,)))
         self.write(JobRunClaimed(owner="me", epoch=1))
 
@@ -241,14 +225,7 @@ def test_the_refined_expected_sla_of_a_running_session_counts_for_its_job_run(st
 
 
 def session(number: int, expected: float | None, launched_at_ms: int | None, bundle: str | None = None) -> SessionState:
-    pin = SessionPin(
-        session_id=str(number),
-        partition={"day": str(number)},
-        source_stream_version=1,
-        source_entry_number=1,
-        source_position=1,
-        destination_entry_number=0,
-    )
+    pin = a_pin(str(number), {"day": str(number)})
     plan = None
     if expected is not None:
         plan = SessionPlanned(

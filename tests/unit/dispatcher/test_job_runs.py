@@ -6,8 +6,6 @@ import pytest
 
 from compactor.log.durable_log import DurableLog
 from compactor.model.errors import Corrupt, ErrorKind, Fenced
-from compactor.planning.spec import JobRunSpec, SessionResult
-from compactor.storage.location import StoreLocation
 from dispatcher.records.claims import Claim, NotClaimed, claim_job_run
 from dispatcher.records.job_run_log import (
     JOB_RUN_LOG,
@@ -36,27 +34,15 @@ from launcher.retrying import Setbacks
 from launcher.spark_job import ClusterReference
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
+from tests.plans import a_pin, a_result, a_run
 
-SPEC = JobRunSpec(
-    job_run_id="run",
-    source_table_id="A.B.V1",
-    primary_keys=("id",),
-    lake=StoreLocation("file:///lake"),
-    destination_compacted_table_id="A.B.V1",
-)
+SPEC = a_run()
 
 REFERENCE = ClusterReference(kind="local", ids={"pid": "7"})
 
 
 def pin(number: int) -> SessionPin:
-    return SessionPin(
-        session_id=f"run.{number}",
-        partition={"day": str(number)},
-        source_stream_version=1,
-        source_entry_number=2,
-        source_position=5,
-        destination_entry_number=2,
-    )
+    return a_pin(f"run.{number}", {"day": str(number)})
 
 
 def accepted(sessions: int = 2) -> JobRunAccepted:
@@ -93,15 +79,12 @@ def ended(session: int, end: SessionEnd, epoch: int = 1) -> SessionEnded:
 
 def success(session: int, rows_in: int = 10, rows_out: int = 7) -> Succeeded:
     return Succeeded(
-        result=SessionResult(
-            session_id=f"run.{session}",
+        result=a_result(
+            f"run.{session}",
             partition={"day": str(session)},
-            rounds=1,
             rows_in=rows_in,
             rows_out=rows_out,
             rows_deduplicated=rows_in - rows_out,
-            rows_deleted=0,
-            seconds=1.0,
             expected_sla=2.0,
         )
     )

@@ -14,9 +14,10 @@ from compactor.engine.in_process import InProcessEngine
 from compactor.model.clock import SystemClock
 from compactor.planning.machine_share import GIB, session_share
 from compactor.planning.session_planner import pin_sessions
-from compactor.planning.spec import JobRunSpec, SessionPlan
+from compactor.planning.spec import SessionPlan
 from launcher.clusters.local import LocalCluster, LocalClusterSettings
 from launcher.plan import makespan_seconds, plan_for_cluster
+from tests.builders import run_of
 from tests.conftest import Command
 
 TABLE = "ACME.ORDERS.V1"
@@ -124,13 +125,7 @@ def test_it_counts_on_the_scratch_folder_and_the_driver_that_a_dispatcher_with_i
     options = ("--cores", "2", "--memory-gib", "8", "--max-sessions", "2", "--work-folder", str(work_folder), *ON_SPARK)
     arithmetic = planned(command, lake, *options, partitions=ONE_DAY)["sessions"][0]["arithmetic"]
     catalog = DeltaCatalog.open(str(lake))
-    run = JobRunSpec(
-        job_run_id="run-1",
-        source_table_id=TABLE,
-        primary_keys=("id",),
-        lake=catalog.location,
-        destination_compacted_table_id=TABLE,
-    )
+    run = run_of(catalog, TABLE)
     dispatched = plan_for_cluster(pin_sessions(run, catalog)[0].spec, catalog, cluster.resources())
     assert isinstance(dispatched, SessionPlan)
     assert tuple(arithmetic) == dispatched.arithmetic

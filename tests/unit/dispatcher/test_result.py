@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from compactor.model.counts import SortKey
 from compactor.model.errors import Corrupt
 from compactor.model.names import SortOrder
-from compactor.planning.spec import JobRunSpec, SessionResult
-from compactor.storage.location import StoreLocation
 from dispatcher.outbox.workflow_callbacks import AnswerSettings, WorkflowAnswers
 from dispatcher.records.job_run_log import (
     JobRunAccepted,
@@ -26,12 +24,13 @@ from dispatcher.records.job_run_log import (
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.outcome import conclude
 from dispatcher.records.result import Failure, ResultDocument, Success, answer_of, result_document
-from dispatcher.records.sessions import SessionEnded, SessionPin
+from dispatcher.records.sessions import SessionEnded
 from dispatcher.workflow.callbacks import CAUSE_CHARACTERS_MAX, OUTPUT_BYTES_MAX
 from launcher.outcomes import Succeeded
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_callbacks import MemoryCallbacks
 from tests.fakes.memory_store import MemoryStore
+from tests.plans import a_pin, a_result, a_run
 
 URI = "s3://bucket/state/job_runs/run/result.json"
 TABLE = "ACME.ORDERS.V1"
@@ -39,45 +38,14 @@ TABLE = "ACME.ORDERS.V1"
 
 def succeeded(sessions: int) -> JobRunState:
     """A job run whose sessions have all succeeded."""
-    spec = JobRunSpec(
-        job_run_id="run",
-        source_table_id=TABLE,
-        primary_keys=("id",),
-        sort_keys=(SortKey(column="at", order=SortOrder.ASCENDING),),
-        desired_sla=None,
-        lake=StoreLocation("file:///lake"),
-        destination_compacted_table_id=TABLE,
-        rows_per_primary_key_index_file=1,
-        rows_per_compacted_file=1,
-        hash_bucket_count=None,
-        sns_event_topic_arn=None,
-    )
-    pins = tuple(
-        SessionPin(
-            session_id=f"run.{number}",
-            partition={"day": f"day {number}"},
-            source_stream_version=1,
-            source_entry_number=1,
-            source_position=1,
-            destination_entry_number=1,
-        )
-        for number in range(sessions)
-    )
+    spec = a_run(TABLE, sort_keys=(SortKey(column="at", order=SortOrder.ASCENDING),))
+    pins = tuple(a_pin(f"run.{number}", {"day": f"day {number}"}) for number in range(sessions))
     accepted = JobRunAccepted(spec=spec, content_digest="d", message_id="m", sessions=pins, waiter=Waiter())
     state = apply(JobRunState(), accepted)
     state = apply(state, JobRunClaimed(owner="me", epoch=1, expires_at_ms=0))
     for pin in pins:
-        result = SessionResult(
-            session_id=pin.session_id,
-            partition=pin.partition,
-            rounds=1,
-            rows_in=3,
-            rows_out=2,
-            rows_deduplicated=1,
-            rows_deleted=0,
-            seconds=1.5,
-            expected_sla=1.0,
-        )
+        counts = {"rows_in": 3, "rows_out": 2, "rows_deduplicated": 1}
+        result = a_result(pin.session_id, partition=pin.partition, seconds=1.5, **counts)
         state = apply(state, SessionEnded(epoch=1, session_id=pin.session_id, end=Succeeded(result=result)))
     outcome = conclude(state)
     assert outcome is not None

@@ -14,9 +14,8 @@ from structlog.testing import capture_logs
 from compactor.engine.in_process import InProcessEngine
 from compactor.events.types import RehashCompletedEvent, SessionRoundCompletedEvent, SessionSucceededEvent
 from compactor.model.errors import Denied, ErrorKind, OutOfMemory, Unavailable
-from compactor.planning.session_planner import pin_sessions
 from compactor.planning.sizing import Resources
-from compactor.planning.spec import JobRunSpec, SessionPlan
+from compactor.planning.spec import SessionPlan
 from compactor.sessions.attempt import run_attempt
 from compactor.sessions.keys import SessionFolder
 from dispatcher.operations.status import view_job_run
@@ -30,6 +29,7 @@ from launcher.retrying import RetryPolicy, Setbacks
 from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
 from launcher.spark_job import SparkJob
 from launcher.verdict import WatchTimers
+from tests.builders import pinned_session
 from tests.fakes.dispatch_desk import QUICK, TABLE, Desk
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
@@ -54,15 +54,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 def rival(desk: Desk, job_run_id: str = "rival") -> Callable[[], object]:
     """Another compaction of the table, over what is there now; it runs when it is called."""
-    run = JobRunSpec(
-        job_run_id=job_run_id,
-        source_table_id=TABLE,
-        primary_keys=("id",),
-        lake=desk.lake.location,
-        destination_compacted_table_id=TABLE,
-    )
-    (pinned,) = pin_sessions(run, desk.lake)
-    plan = desk.plan(pinned.spec)
+    plan = desk.plan(pinned_session(desk.lake, TABLE, job_run_id=job_run_id))
     assert isinstance(plan, SessionPlan)
     return lambda: run_attempt(plan, desk.lake, MemoryStore(desk.clock), InProcessEngine(), 1, desk.clock)
 

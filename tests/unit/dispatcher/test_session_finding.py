@@ -25,6 +25,7 @@ from dispatcher.records.job_run_log import CancelRequested, JobRunStatus
 from dispatcher.records.sessions import SessionState
 from dispatcher.records.work_id import ShardNumber, WorkId
 from launcher.outcomes import NothingToDo
+from tests.builders import run_of
 from tests.fakes.dispatch_desk import Busy, Desk, instruction
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
@@ -216,13 +217,7 @@ def test_a_table_that_goes_offline_ends_the_job_run_with_the_reason(desk: Desk) 
 
 
 def spec_of(lake: DeltaCatalog) -> JobRunSpec:
-    return JobRunSpec(
-        job_run_id="run",
-        source_table_id=WIDE,
-        primary_keys=("id",),
-        lake=lake.location,
-        destination_compacted_table_id=WIDE,
-    )
+    return run_of(lake, WIDE, job_run_id="run")
 
 
 def test_a_session_reads_what_was_appended_until_the_time_of_its_job_run(tmp_path: Path) -> None:

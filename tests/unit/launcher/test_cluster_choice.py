@@ -12,7 +12,7 @@ from compactor.model.errors import Invalid
 from compactor.planning.bundle_plan import SmallSession
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.sizing import SessionSize
-from compactor.planning.spec import JobRunSpec, SessionPlan, SessionSpec
+from compactor.planning.spec import SessionSpec
 from compactor.planning.store_use import StoreUse
 from compactor.planning.time_model import SLA_BUFFER
 from compactor.storage.location import parse_location
@@ -29,6 +29,7 @@ from launcher.sizing.cluster_choice import (
 )
 from launcher.sizing.desired_sla import DesiredSla
 from launcher.sizing.instance_types import BUILT_IN
+from tests.plans import a_plan, a_run, a_session
 
 GIB = 1024**3
 FEW_TYPES = BUILT_IN.only(("r5.xlarge", "r5.8xlarge", "r5d.4xlarge", "r6g.2xlarge"))
@@ -319,23 +320,7 @@ def test_a_session_that_waits_for_a_day_is_planned_anew_some_times_and_not_each_
 
 
 def session_of(desired_sla: int) -> SessionSpec:
-    run = JobRunSpec(
-        job_run_id="run",
-        source_table_id="A.B.V1",
-        primary_keys=("id",),
-        desired_sla=desired_sla,
-        lake=parse_location("s3://lake"),
-        destination_compacted_table_id="A.B.V1",
-    )
-    return SessionSpec(
-        job_run=run,
-        session_id="run.1",
-        partition={},
-        source_stream_version=1,
-        source_entry_number=1,
-        source_position=None,
-        destination_entry_number=1,
-    )
+    return a_session(a_run(desired_sla=desired_sla, lake=parse_location("s3://lake")))
 
 
 def test_a_bundle_gets_the_nodes_that_its_last_member_needs_to_be_in_time() -> None:
@@ -354,15 +339,7 @@ def test_a_bundle_gets_the_nodes_that_its_last_member_needs_to_be_in_time() -> N
 
 
 def small_session(seconds: float) -> SmallSession:
-    plan = SessionPlan(
-        spec=session_of(1),
-        hash_bucket_count=1,
-        max_rows_per_round=1,
-        task_memory_bytes=1,
-        tasks=1,
-        expected_sla=seconds,
-        arithmetic=(),
-    )
+    plan = a_plan(session_of(1), expected_sla=seconds)
     return SmallSession(plan, 1, seconds, "it is small", StoreUse())
 
 

@@ -13,7 +13,6 @@ from compactor.model.errors import Denied, ErrorKind, Fenced, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.session_streams import READ_FOOTERS
 from compactor.planning.sizing import Resources
-from compactor.planning.spec import JobRunSpec, SessionPlan, SessionResult, SessionSpec
 from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_journal import SessionJournal
 from compactor.sessions.session_log import (
@@ -25,7 +24,6 @@ from compactor.sessions.session_log import (
     SessionStarted,
     SessionSucceeded,
 )
-from compactor.storage.location import StoreLocation
 from launcher.clusters import RunningSparkJob
 from launcher.clusters.drivers import status_of_exit
 from launcher.launch import (
@@ -46,6 +44,7 @@ from launcher.verdict import WatchTimers
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
+from tests.plans import a_plan, a_result
 from tests.unit.launcher.test_emr_request import ON_DEMAND
 
 Outcome = AttemptFailed | SessionEnd | LeftOpen
@@ -57,40 +56,8 @@ TIMERS = WatchTimers(start_seconds=100, stall_seconds=50, exit_seconds=5)
 COUNTS = RowCounts(
     rows_before=0, rows_in=1, rows_out=1, rows_deduplicated=0, rows_deleted=0, rows_carried=0, tombstones=0
 )
-RESULT = SessionResult(
-    session_id="run.1",
-    partition={},
-    rounds=1,
-    rows_in=1,
-    rows_out=1,
-    rows_deduplicated=0,
-    rows_deleted=0,
-    seconds=3.0,
-    expected_sla=9.0,
-)
-PLAN = SessionPlan(
-    spec=SessionSpec(
-        job_run=JobRunSpec(
-            job_run_id="run",
-            source_table_id="A.B.V1",
-            primary_keys=("id",),
-            lake=StoreLocation("file:///lake"),
-            destination_compacted_table_id="A.B.V1",
-        ),
-        session_id="run.1",
-        partition={},
-        source_stream_version=1,
-        source_entry_number=1,
-        source_position=1,
-        destination_entry_number=1,
-    ),
-    hash_bucket_count=1,
-    max_rows_per_round=1,
-    task_memory_bytes=1,
-    tasks=1,
-    expected_sla=1.0,
-    arithmetic=(),
-)
+RESULT = a_result(seconds=3.0, expected_sla=9.0)
+PLAN = a_plan()
 
 
 @dataclass

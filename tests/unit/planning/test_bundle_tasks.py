@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from compactor.planning.bundle_plan import BundleMember, BundlePlan, share_tasks
-from compactor.planning.spec import JobRunSpec, SessionPlan, SessionSpec
 from compactor.storage.location import StoreLocation
+from tests.plans import a_plan
 
 TASK_BYTES = 1024**3
 LAKE = StoreLocation("s3://lake/x")
@@ -15,30 +15,7 @@ def bundle(*memory_bytes: int) -> BundlePlan:
 
 
 def _member(memory_bytes: int) -> BundleMember:
-    run = JobRunSpec(
-        job_run_id="run",
-        lake=LAKE,
-        source_table_id="ACME.SUMS.V1",
-        destination_compacted_table_id="ACME.SUMS.V1",
-        primary_keys=("id",),
-    )
-    plan = SessionPlan(
-        spec=SessionSpec(
-            job_run=run,
-            session_id="run.1",
-            partition={},
-            source_stream_version=1,
-            source_entry_number=1,
-            destination_entry_number=0,
-            source_position=1,
-        ),
-        hash_bucket_count=1,
-        max_rows_per_round=1,
-        task_memory_bytes=memory_bytes,
-        tasks=1,
-        expected_sla=1.0,
-        arithmetic=(),
-    )
+    plan = a_plan(task_memory_bytes=memory_bytes)
     return BundleMember(attempt=1, before_seconds=0.0, plan=plan)
 
 

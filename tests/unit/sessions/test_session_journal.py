@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 from compactor.log.durable_log import DurableLog
 from compactor.model.errors import ErrorKind, Fenced, Unavailable
 from compactor.planning.session_streams import READ_FOOTERS
-from compactor.planning.spec import SessionResult
 from compactor.sessions.keys import JobRunFolder
 from compactor.sessions.session_journal import SessionJournal
 from compactor.sessions.session_log import SESSION_LOG, Heartbeat, SessionFailed, describe_progress
@@ -20,6 +19,7 @@ from compactor.storage.location import StoreLocation
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
+from tests.plans import a_result
 from tests.waiting import wait_until
 
 FOLDER = JobRunFolder("run").session("session")
@@ -259,17 +259,7 @@ def test_a_start_whose_answer_was_lost_is_written_once() -> None:
     assert DurableLog(store, FOLDER.log, SESSION_LOG, clock).load().entry_number == 1
 
 
-RESULT = SessionResult(
-    session_id="session",
-    partition={},
-    rounds=1,
-    rows_in=1,
-    rows_out=1,
-    rows_deduplicated=0,
-    rows_deleted=0,
-    seconds=1.0,
-    expected_sla=1.0,
-)
+RESULT = a_result()
 
 
 def test_on_an_object_store_the_last_heartbeat_is_written_while_the_end_is() -> None:
