@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from isal import isal_zlib
 
 from compactor.catalog.keys import StreamFolder
 from compactor.index.keys import IndexFilePath, IndexPointersPath
@@ -43,6 +42,7 @@ from compactor.storage.ranges import RangeReader, Span
 from compactor.storage.sending import Sending
 from compactor.tabular.filesystems import local_path, reading, writing
 from compactor.tabular.output_file import OutputFile
+from compactor.tabular.same_file import check_crc32
 
 _DIGESTS_SAMPLED = 64
 """Digests that are read of a file: enough to tell two buckets apart, without reading the whole file."""
@@ -384,9 +384,7 @@ def _read_batch(uri: str, rows: int, pages: PagedFile | None, crc32: int | None)
         raise Corrupt(f"{uri} holds {counted(batch.num_rows, 'row')}, but the log says {rows}")
     if crc32 is not None:
         source.seek(0)
-        found = isal_zlib.crc32(source.read_buffer())
-        if found != crc32:
-            raise Corrupt(f"{uri} is damaged: its CRC-32 is {found:08x}, but the log says {crc32:08x}")
+        check_crc32(uri, source.read_buffer(), crc32)
     if pages is not None:
         pages.trust(sums)
         if crc32 is not None:

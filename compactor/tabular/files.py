@@ -76,13 +76,13 @@ def infer_content_type(uri: str) -> ContentType:
 def read_schema(location: StoreLocation, file: TabularFile, schema: pa.Schema | None = None) -> pa.Schema:
     """The columns of a file, from its footer or header. Text is read whole once, to infer the types of its values."""
     with reading(file.uri, file.content_type):
-        return plain_schema(_checked(file, _format(file).read_schema(_source(location, file), schema)))
+        return plain_schema(_checked(file, _FORMATS[file.content_type].read_schema(Source.of(location, file), schema)))
 
 
 def read_outline(location: StoreLocation, file: TabularFile, schema: pa.Schema | None = None) -> FileOutline:
     """The columns of a file and their widths, from its footer; of text only the first block is read."""
     with reading(file.uri, file.content_type):
-        outline = _format(file).outline(_source(location, file), schema)
+        outline = _FORMATS[file.content_type].outline(Source.of(location, file), schema)
         _checked(file, outline.schema)
         return replace(outline, schema=plain_schema(outline.schema))
 
@@ -99,10 +99,10 @@ def read_table(
             for an ORC file, which may store a column with another type
     """
     with reading(file.uri, file.content_type):
-        source = _source(location, file)
+        source = Source.of(location, file)
         if _is_read_whole(file, columns):
             source = replace(source, body=_whole(source))
-        return plain_table(_format(file).read_table(source, columns, schema))
+        return plain_table(_FORMATS[file.content_type].read_table(source, columns, schema))
 
 
 def read_batches(
@@ -117,9 +117,9 @@ def read_batches(
     own_pages  False: Arrow reads all pages of Parquet
     """
     is_for_arrow = file.content_type is ContentType.PARQUET and not own_pages
-    reader: TabularFormat = Parquet(own_pages=False) if is_for_arrow else _format(file)
+    reader: TabularFormat = Parquet(own_pages=False) if is_for_arrow else _FORMATS[file.content_type]
     with reading(file.uri, file.content_type):
-        source = _source(location, file)
+        source = Source.of(location, file)
         if _is_read_whole(file, columns) and not source.is_remote:
             source = replace(source, body=_whole(source))
         for batch in reader.read_batches(source, columns, schema):
@@ -150,7 +150,7 @@ def read_batches_around(
         check_row_count(file.uri, row, rows)
         return
     with reading(file.uri, file.content_type):
-        for row, batch in Parquet(own_pages).batches_around(_source(location, file), rows, *bounds, columns):
+        for row, batch in Parquet(own_pages).batches_around(Source.of(location, file), rows, *bounds, columns):
             for plain in plain_table(pa.Table.from_batches([batch])).to_batches():
                 yield row, plain
                 row += plain.num_rows
@@ -160,7 +160,7 @@ def check_bytes(location: StoreLocation, file: TabularFile) -> None:
     """Reads all bytes of a file whose checksum the log has, in pieces, and of others the end. Raises `Corrupt` if it is
     not the file that the log means."""
     found = 0
-    with reading(file.uri, file.content_type), _source(location, file).open() as opened:
+    with reading(file.uri, file.content_type), Source.of(location, file).open() as opened:
         while file.crc32 is not None and (piece := opened.read(REQUEST_BYTES_MAX)):
             found = isal_zlib.crc32(piece, found)
     if file.crc32 is not None and found != file.crc32:
@@ -175,11 +175,8 @@ def _is_read_whole(file: TabularFile, columns: Sequence[str] | None) -> bool:
 
 def _whole(source: Source) -> pa.Buffer:
     """All bytes, which are those that the log means."""
-    if source.is_remote:
-        with source.open() as opened:
-            body = opened.read_buffer()
-    else:
-        body = _mapped(source.checked_path())
+    with source.open() if source.is_remote else pa.memory_map(source.checked_path()) as opened:
+        body = opened.read_buffer()
     if source.file.crc32 is not None:
         check_crc32(source.file.uri, body, source.file.crc32)
     return body
@@ -188,7 +185,7 @@ def _whole(source: Source) -> pa.Buffer:
 def read_bytes(location: StoreLocation, uri: str) -> bytes:
     """All bytes of a file that no log knows; a gzipped one's are unpacked."""
     with reading(uri, "a file"):
-        body = _whole(_source(location, TabularFile(uri, ContentType.JSON)))
+        body = _whole(Source.of(location, TabularFile(uri, ContentType.JSON)))
     if not uri.endswith(".gz"):
         return bytes(body.to_pybytes())
     try:
@@ -202,12 +199,7 @@ def read_json_lines(body: bytes, name: str, schema: pa.Schema | None = None) -> 
     file = TabularFile(name, ContentType.JSON)
     with reading(name, file.content_type):
         source = Source(file, name, body=pa.py_buffer(body))
-        return plain_table(_format(file).read_table(source, None, schema))
-
-
-def _mapped(path: str) -> pa.Buffer:
-    with pa.memory_map(path) as opened:
-        return opened.read_buffer()
+        return plain_table(_FORMATS[file.content_type].read_table(source, None, schema))
 
 
 def each_begun(
@@ -257,7 +249,7 @@ def begin_soon(
 ) -> Future[None] | None:
     """Prefetches the end of a remote file and, if there is room, these columns (None: all) around these rows (None:
     all); None: it is local. An error is for the one who reads the file."""
-    source = _source(location, file)
+    source = Source.of(location, file)
     if source.reader is None:
         return None
     source.reader.give_room(room_bytes)
@@ -288,7 +280,7 @@ def read_row(location: StoreLocation, file: TabularFile, row_index: int, schema:
     """A table of one row. In Parquet only the footer and one row group are read, in other formats all earlier rows."""
     if file.content_type is ContentType.PARQUET:
         with reading(file.uri, file.content_type):
-            return plain_table(Parquet().read_row(_source(location, file), row_index))
+            return plain_table(Parquet().read_row(Source.of(location, file), row_index))
     for batch in read_batches(location, file, schema=schema):
         if row_index < batch.num_rows:
             return pa.Table.from_batches([batch.slice(row_index, 1)])
@@ -300,18 +292,10 @@ def measure(location: StoreLocation, file: TabularFile, schema: pa.Schema | None
     """Rows, bytes, schema and column bounds, from the footer if there is one; the rows of text are counted. Raises
     `Invalid` for columns that are nested too deep."""
     with reading(file.uri, file.content_type):
-        measured = _format(file).measure(_source(location, file), schema)
+        measured = _FORMATS[file.content_type].measure(Source.of(location, file), schema)
     refuse_deep_nesting(file.uri, measured.schema)
     _checked(file, measured.schema)
     return replace(measured, schema=plain_schema(measured.schema))
-
-
-def _format(file: TabularFile) -> TabularFormat:
-    return _FORMATS[file.content_type]
-
-
-def _source(location: StoreLocation, file: TabularFile) -> Source:
-    return Source.of(location, file)
 
 
 def _checked(file: TabularFile, schema: pa.Schema) -> pa.Schema:

@@ -300,7 +300,7 @@ class Intake:
         if document.task_token is not None:
             self._records.callbacks.keep(job_run_id, accepted.message_id, document.task_token)
         appended = log.append(decide, log.newest)
-        self._records.restore_marker(mark)
+        self._records.mark(mark)
         if appended.entry is None:  # another dispatcher accepted it first, with this message or with another
             return self._answer_repeated(message, document, job_run_id, appended.after.state)
         self._finish(message)

@@ -73,7 +73,7 @@ def begin_retry(records: JobRunStore, retry: JobRunRetry) -> JobRunRetry:
         return retry
     mark = records.mark_open(retry.accepted)
     appended = records.log(retry.job_run_id).append(decide)
-    records.restore_marker(mark)
+    records.mark(mark)
     if appended.entry is None:
         return _existing(retry.accepted.predecessor or "", retry.job_run_id, appended.after.state)
     return retry

@@ -165,28 +165,24 @@ class JobRunStore:
         """Marks an accepted job run: any dispatcher may claim it. `accepted_at_ms` None: it is accepted now."""
         at_ms = self._clock.now_ms() if accepted_at_ms is None else accepted_at_ms
         mark = mark_of(accepted.work, accepted.spec, accepted.partitions, at_ms)
-        self._mark(mark)
+        self.mark(mark)
         return mark
 
     def mark_over(self, job_run_id: str) -> MarkedJobRun:
         """Marks an ended job run with unpublished events: any dispatcher may publish them."""
         mark = MarkedJobRun(job_run_id, 0, self._clock.now_ms())
-        self._mark(mark)
+        self.mark(mark)
         return mark
-
-    def restore_marker(self, mark: MarkedJobRun) -> None:
-        """Called after the first entry: writes the marker again if it was removed while that entry was missing."""
-        self._mark(mark)
 
     def mark_to_be_published(self, job_run_id: str) -> None:
         """Marks an ended job run with unpublished events as this dispatcher's: others skip it."""
-        self._mark(MarkedJobRun(job_run_id, 0, self._clock.now_ms(), self.owner))
+        self.mark(MarkedJobRun(job_run_id, 0, self._clock.now_ms(), self.owner))
 
     def mark_held(self, mark: MarkedJobRun, known: Iterable[str] = ()) -> None:
         """Marks a held job run. Removes its other markers: `known`, and those that were written or listed here."""
         with self._lock:
             others = {*known, *self._marks.get(mark.job_run_id, ())} - {mark.key}
-        self._mark(mark)
+        self.mark(mark)
         self._remove(mark.job_run_id, others)
 
     def mark_closed(self, job_run_id: str) -> None:
@@ -241,7 +237,8 @@ class JobRunStore:
             self._marks = {job_run_id: set(each) for job_run_id, each in keys.items()}
         return [OpenMarker(WorkId.parse(each), valid[each], frozenset(found)) for each, found in keys.items()]
 
-    def _mark(self, mark: MarkedJobRun) -> None:
+    def mark(self, mark: MarkedJobRun) -> None:
+        """Called again after the first entry: the marker may have been removed while that entry was missing."""
         self.store.put_if_absent(mark.key, b"")
         with self._lock:
             self._marks.setdefault(mark.job_run_id, set()).add(mark.key)

@@ -134,5 +134,5 @@ class Sharding:
         if state.status is JobRunStatus.ABSENT or (state.status is JobRunStatus.WAITING and not state.epoch):
             mark = self._records.mark_open(accepted, accepted.accepted_at_ms(0))
             log.append(lambda before: [accepted] if before.state.status is JobRunStatus.ABSENT else [])
-            self._records.restore_marker(mark)
+            self._records.mark(mark)
         return log
