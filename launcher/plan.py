@@ -300,6 +300,11 @@ class PlannedJobRun:
     spark_job_seconds: tuple[float, ...]
     worker_seconds: tuple[float, ...] = ()
 
+    def seconds(self, max_sessions: int = 1, workers: int = 1) -> float:
+        """From the first launch to the last end, with so many Spark jobs and workers at a time."""
+        on_spark = makespan_seconds(self.spark_job_seconds, max_sessions)
+        return max(on_spark, makespan_seconds(self.worker_seconds, workers))
+
 
 def plan_as_dispatched(
     specs: Sequence[SessionSpec], lake: DeltaCatalog, room: Room, bounds: BundleBounds, pool: WorkerPool | None = None
@@ -349,14 +354,14 @@ def _plan_in_workers(
         return ()
     share = min(-(-len(small) // pool.workers), bounds.sessions)
     shares = [small[first : first + share] for first in range(0, len(small), share)]
-    return tuple(tuple(_plans_in_worker("dry-run", members)) for members in shares)
+    return tuple(tuple(_plans_in_worker(members)) for members in shares)
 
 
-def _plans_in_worker(bundle_id: str, members: Sequence[SmallSession]) -> Iterator[SessionPlan]:
+def _plans_in_worker(members: Sequence[SmallSession]) -> Iterator[SessionPlan]:
     if len(members) == 1:
         yield plan_of(members[0], 0.0)
         return
-    for member in plan_bundle(bundle_id, members, 1, 0.0, in_worker=True).members:
+    for member in plan_bundle("dry-run", members, 1, 0.0, in_worker=True).members:
         yield member.plan
 
 

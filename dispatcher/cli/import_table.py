@@ -44,7 +44,7 @@ from dispatcher.layout import PARTITION, Column, count_text, seconds_text, usd_t
 from dispatcher.options.documents import read_limits
 from dispatcher.options.settings import cluster_room
 from launcher.clusters.local import session_resources
-from launcher.plan import makespan_seconds, plan_as_dispatched
+from launcher.plan import plan_as_dispatched
 from launcher.sizing.cluster_choice import ClusterLimits
 
 _COLUMNS = (
@@ -228,11 +228,8 @@ def _expected(dependencies: CommandDependencies, lake: DeltaCatalog, table: Tabl
     there = plan_as_dispatched(specs, lake, clusters, BundleBounds())
     costs = [each.cluster.cost.total_usd for each in there.plans if isinstance(each, SessionPlan) and each.cluster]
     return {
-        "machine_seconds": max(
-            makespan_seconds(here.spark_job_seconds, 1),
-            makespan_seconds(here.worker_seconds, pool.workers if pool is not None else 1),
-        ),
-        "emr_seconds": makespan_seconds(there.spark_job_seconds, 1),
+        "machine_seconds": here.seconds(workers=pool.workers if pool is not None else 1),
+        "emr_seconds": there.seconds(),
         "emr_usd": sum(costs),
     }
 

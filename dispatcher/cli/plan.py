@@ -57,7 +57,7 @@ from dispatcher.options.documents import read_limits
 from dispatcher.options.settings import cluster_room
 from launcher.clusters.local import session_resources
 from launcher.outcomes import NothingToDo
-from launcher.plan import Room, makespan_seconds, plan_as_dispatched
+from launcher.plan import Room, plan_as_dispatched
 from launcher.sizing.cluster_choice import ClusterLimits
 
 NOTHING_TO_DO = (
@@ -188,10 +188,7 @@ def plan(
         PlannedSession(pinned, None if isinstance(found, NothingToDo) else found)
         for pinned, found in zip(pins, planned.plans, strict=True)
     ]
-    seconds = max(
-        makespan_seconds(planned.spark_job_seconds, max_sessions),
-        makespan_seconds(planned.worker_seconds, pool.workers if pool is not None else 1),
-    )
+    seconds = planned.seconds(max_sessions, pool.workers if pool is not None else 1)
     total = _total(sessions, seconds, max_sessions, spec.desired_sla)
     if output is Output.TEXT:
         write_lines([*_session_lines(sessions), *_total_lines(total)])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from compactor.log.keys import EntryObject
-from compactor.planning.cluster_plan import ClusterPlan, Cost, PaidRates
+from compactor.planning.cluster_plan import ClusterPlan, PaidRates
 from compactor.planning.spec import SessionPlan, SessionSpec
 from dispatcher.cli.job_run_lines import job_run_lines
 from dispatcher.cli.output import as_text
@@ -29,6 +29,7 @@ from launcher.plan import LackOfMemory
 from launcher.sizing.desired_sla import DesiredSla
 from tests.fakes.dispatch_desk import Desk
 from tests.fakes.small_cluster import Succeeds
+from tests.keeper_world import cost_of
 from tests.unit.dispatcher.test_job_run_controller import DAYS, job_run_of
 from tests.unit.dispatcher.test_session_finding import WIDE
 from tests.unit.dispatcher.test_session_finding import append_days as append_wide
@@ -78,17 +79,7 @@ CLUSTER = ClusterPlan(
         storage_usd_gib_month=0,
         priced_on="2026-11-01",
     ),
-    cost=Cost(
-        seconds=1800,
-        instances_usd=1,
-        surcharge_usd=0,
-        volumes_usd=0,
-        requests_usd=0,
-        storage_usd=0,
-        start_usd=0,
-        total_usd=1,
-        priced_on="2026-11-01",
-    ),
+    cost=cost_of(1.0).model_copy(update={"seconds": 1800.0}),
 )
 
 

@@ -61,32 +61,20 @@ def test_an_earlier_version_and_the_same_one_change_nothing(glue: MemoryGlue, st
     assert glue.requests.count("update") == 0
 
 
-def test_of_two_dispatchers_the_slower_one_does_not_move_the_table_back(glue: MemoryGlue, store: MemoryStore) -> None:
-    follow(glue, store, 1)
-
-    def other_is_faster(request: str) -> None:
-        if request == "update":
-            glue.heal()
-            follow(glue, store, 7)
-
-    glue.before = other_is_faster
-    follow(glue, store, 3)
-    assert led_to(glue) == "v7.metadata.json"
-
-
-def test_a_slower_one_with_the_later_version_reads_again_and_moves_it_forward(
-    glue: MemoryGlue, store: MemoryStore
+@pytest.mark.parametrize(("of_the_other", "newest"), [(7, 7), (2, 3)], ids=["a later version", "an earlier one"])
+def test_of_two_dispatchers_the_slower_one_leaves_the_later_version(
+    glue: MemoryGlue, store: MemoryStore, of_the_other: int, newest: int
 ) -> None:
     follow(glue, store, 1)
 
     def other_is_faster(request: str) -> None:
         if request == "update":
             glue.heal()
-            follow(glue, store, 2)
+            follow(glue, store, of_the_other)
 
     glue.before = other_is_faster
     follow(glue, store, 3)
-    assert led_to(glue) == "v3.metadata.json"
+    assert led_to(glue) == f"v{newest}.metadata.json"
 
 
 def test_a_table_that_another_one_creates_in_between_is_taken_as_it_is(glue: MemoryGlue, store: MemoryStore) -> None:
