@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -40,6 +41,11 @@ class Arrival:
     delta_id: str
     content_digest: str
     sequencer: str | None = None
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """Of its rows, in memory."""
+        return int(self.rows.nbytes)
 
 
 class Standing(Enum):
@@ -107,12 +113,14 @@ def left_to_add(snapshot: StreamSnapshot, arrivals: Sequence[Arrival]) -> tuple[
             case Standing.SUPERSEDED:
                 superseded.append(each.delta_id)
             case Standing.PRESENT:
-                added = find_added(snapshot, each.delta_id)
-                if added is not None:
-                    _refuse_other_rows(each, added.digest_of(each.delta_id))
+                found = find_added(snapshot, each.delta_id)
+                if found is not None:
+                    _refuse_other_rows(each, found.digest_of(each.delta_id))
             case Standing.NEW | Standing.AGAIN as standing:
-                delta_id = f"{each.delta_id}~{each.sequencer}" if standing is Standing.AGAIN else each.delta_id
-                same = left.setdefault(delta_id, replace(each, delta_id=delta_id))
+                added = (
+                    replace(each, delta_id=f"{each.delta_id}~{each.sequencer}") if standing is Standing.AGAIN else each
+                )
+                same = left.setdefault(added.delta_id, added)
                 _refuse_other_rows(each, same.content_digest)
     return list(left.values()), superseded
 
@@ -156,9 +164,9 @@ def join(arrivals: Sequence[Arrival]) -> Iterator[Join]:
     together: list[Arrival] = []
     size_bytes = 0
     for each in arrivals:
-        more_bytes = each.rows.nbytes
+        more_bytes = each.size_bytes
         if together and not (
-            max(more_bytes, together[-1].rows.nbytes) <= JOINED_BYTES_MAX
+            max(more_bytes, together[-1].size_bytes) <= JOINED_BYTES_MAX
             and size_bytes + more_bytes <= DELTA_BYTES_MAX
             and each.operation is together[0].operation
             and each.rows.schema.equals(together[0].rows.schema)

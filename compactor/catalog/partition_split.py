@@ -47,14 +47,14 @@ class Partitioning:
             values = (column.dictionary[0].as_py() for column in columns)
             return [(dict(zip(self.keys, values, strict=True)), np.arange(rows.num_rows))]
         codes = np.zeros(rows.num_rows, np.int64)
-        for column in columns:
-            within = column.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-            codes = _renumbered(codes * len(column.dictionary) + within) if len(self.keys) > 1 else within
+        encoded = [(c.indices.to_numpy(zero_copy_only=False), c.dictionary.to_pylist()) for c in columns]
+        for indices, texts in encoded:
+            codes = _renumbered(codes * len(texts) + indices) if len(self.keys) > 1 else indices
         order = np.argsort(codes.astype(np.min_scalar_type(int(codes.max(initial=0)))), kind="stable")
         begins = np.flatnonzero(np.diff(codes[order], prepend=-1))
         found = []
         for numbers in np.split(order, begins[1:]) if len(begins) else []:
-            values = (column.dictionary[column.indices[int(numbers[0])].as_py()].as_py() for column in columns)
+            values = (texts[indices[numbers[0]]] for indices, texts in encoded)
             found.append((dict(zip(self.keys, values, strict=True)), numbers))
         return sorted(_merged(found), key=lambda each: tuple(each[0].values()))
 
