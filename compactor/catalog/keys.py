@@ -25,6 +25,10 @@ Suffix = Annotated[
 """A content type, as the suffix of a file's name."""
 
 
+TABLES = "tables"
+"""The folder of a lake below which its tables write."""
+
+
 class TableFolder(Key, template="tables/{table_id}"):
     table_id: str
 

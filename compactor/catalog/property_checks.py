@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
 from compactor.catalog.definition import reasons_against_glue, reasons_against_place
+from compactor.catalog.keys import TABLES
 from compactor.catalog.properties import TableProperties, packages_missing
 from compactor.catalog.snapshot import CompactedStream
 from compactor.catalog.stream import PartitionStream
@@ -15,7 +16,7 @@ from compactor.model.errors import Invalid
 from compactor.model.names import PARTITION_STREAM_POSITION, OpenFormat, PartitionValues
 from compactor.schemas.open_types import OpenTable, reasons_against
 from compactor.schemas.unify import parse_schema
-from compactor.storage.location import StoreLocation
+from compactor.storage.location import StoreLocation, lies_below
 
 STREAMS_CHECKED_MAX = 16
 """Streams that are checked for compacted rows before new keys are accepted."""
@@ -78,7 +79,17 @@ def _streams(table: StreamsOfTable) -> Iterator[tuple[PartitionStream, Compacted
 
 
 def reasons_against_location(location: StoreLocation, table_id: str, properties: TableProperties) -> tuple[str, ...]:
-    """Why other engines would not find the table, as its properties want it."""
+    """Why other engines would not find the table, as its properties want it, or the lake's own files would land."""
     publish = reasons_against_place(location, table_id) if properties.publish else ()
     glue = reasons_against_glue(location, table_id) if properties.glue_database is not None else ()
-    return (*publish, *glue)
+    return (*publish, *glue, *_own_files_that_land(location, properties.landing))
+
+
+def _own_files_that_land(location: StoreLocation, landing: Sequence[str]) -> Iterator[str]:
+    lake = location.root_uri
+    for folder in landing:
+        if lies_below(lake, [folder]) or lies_below(folder.rstrip("/"), [f"{lake}/{TABLES}"]):
+            yield (
+                f"landing has {folder}, where files of the lake {lake} are: each that is written would land, and be "
+                "written again. Name a folder without them"
+            )

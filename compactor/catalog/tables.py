@@ -329,7 +329,7 @@ class Table:
             actions = set_properties(definition, properties)
             if properties.publish and properties.publish != definition.properties.publish:
                 check_publishable(self, self._store.location, properties)
-            elif properties.glue_database is not None:
+            elif properties.glue_database is not None or properties.landing:
                 reasons = reasons_against_location(self._store.location, self.table_id, properties)
                 if reasons:
                     raise Invalid(*reasons)

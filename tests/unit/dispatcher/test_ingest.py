@@ -316,6 +316,13 @@ def test_a_landing_that_is_no_folder_is_refused(landing: Landing) -> None:
             landing.orders.set_properties({"landing": [wrong]})
 
 
+def test_a_folder_with_the_lake_s_own_files_is_none_to_land_in(landing: Landing) -> None:
+    for folder in (landing.folder, landing.folder / "lake", landing.folder / "lake" / "tables" / "SHOP.STOCK.V1"):
+        with pytest.raises(Invalid, match="each that is written would land"):
+            landing.stock.set_properties({"landing": [f"file://{folder}/"]})
+    landing.stock.set_properties({"landing": [f"file://{landing.folder}/lake/landing/"]})
+
+
 def test_tables_share_a_folder_by_the_ends_of_names_and_other_files_are_left_out(landing: Landing) -> None:
     shared = [f"file://{landing.folder}/shared/"]
     (landing.folder / "shared").mkdir()
