@@ -429,6 +429,8 @@ def _batch(
         old = old.set_column(old.column_names.index(name), name, was)
     for name, values in order.items():
         after, old = after.append_column(name, values), old.append_column(name, values)
+    if not moved.any():  # putting rows in order is slow
+        return ChangeBatch(source_name, after, deletes, numbers)
     rows = pa.concat_tables([old.filter(pa.array(moved)), after])
     places = np.concatenate([numbers[moved] * 2, numbers * 2 + 1])
     is_deleted = np.concatenate([np.ones(int(moved.sum()), np.bool_), deletes])

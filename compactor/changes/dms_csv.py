@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -28,7 +29,8 @@ _OPERATIONS = (*DMS_UPSERTS, *DMS_DELETES)
 
 @dataclass(frozen=True)
 class DmsTexts:
-    """The rows of a file of which a value is not of its column's type. As texts; `types`: of all columns."""
+    """The rows of a file of which a value is not of its column's type. As texts, or bytes where some are no text;
+    `types`: of all columns."""
 
     rows: pa.Table
     types: Mapping[str, pa.DataType]
@@ -39,6 +41,13 @@ class DmsTexts:
 
     def take(self, numbers: object) -> DmsTexts:
         return replace(self, rows=self.rows.take(numbers))
+
+    def as_written(self) -> list[dict[str, str | None]]:
+        """Of each row its texts, by column."""
+        return [
+            {name: value.decode(errors="replace") if isinstance(value, bytes) else value for name, value in row.items()}
+            for row in self.rows.to_pylist()
+        ]
 
     def converted(self, source_name: str) -> pa.Table:
         """Raises `ChangesRefused` with the rows of values that are not of their column's type."""
@@ -94,7 +103,7 @@ def _typed(body: bytes, columns: _Columns, types: Mapping[str, pa.DataType]) -> 
 
 
 def _texts(body: bytes, columns: _Columns, types: Mapping[str, pa.DataType], wrong: Invalid) -> DmsTexts:
-    """Raises `wrong` for rows that have not as many columns, with their numbers, and for text that is none."""
+    """Raises `wrong` for rows that have not as many columns, with their numbers."""
     others: list[pv.InvalidRow] = []
 
     def skip(row: pv.InvalidRow) -> str:
@@ -102,7 +111,7 @@ def _texts(body: bytes, columns: _Columns, types: Mapping[str, pa.DataType], wro
         return "skip"
 
     try:
-        rows = _parsed(body, columns, dict.fromkeys(types, pa.string()), nulls=[_NULL], on_other_rows=skip)
+        rows = _parsed(body, columns, dict.fromkeys(types, pa.binary()), nulls=[_NULL], on_other_rows=skip)
     except pa.ArrowInvalid:
         raise wrong from None
     if others:
@@ -110,18 +119,24 @@ def _texts(body: bytes, columns: _Columns, types: Mapping[str, pa.DataType], wro
         more = f" and {len(others) - ROWS_SHOWN_MAX:,} more" if len(others) > ROWS_SHOWN_MAX else ""
         what = f"row {numbers}{more}: {others[0].actual_columns} columns, and not {others[0].expected_columns}"
         raise Invalid(f"{wrong}; {what}")
+    for at, name in enumerate(rows.column_names):
+        with suppress(pa.ArrowInvalid):
+            rows = rows.set_column(at, name, rows.column(at).cast(pa.string()))
     return DmsTexts(rows, types)
 
 
 def _converted(texts: pa.ChunkedArray, name: str, kind: pa.DataType) -> pa.ChunkedArray:
     """As the column of a file is read. Raises `Invalid` for a value that is not of this type."""
-    if pa.types.is_string(kind) or not len(texts):
-        return texts.cast(kind) if pa.types.is_string(kind) else pa.chunked_array([], kind)
-    if not _may_be_empty(kind):
-        texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+    if not len(texts):
+        return pa.chunked_array([], kind)
     sink = pa.BufferOutputStream()
-    pv.write_csv(pa.table({name: texts}), sink, pv.WriteOptions(include_header=False, quoting_style="all_valid"))
     try:
+        if pa.types.is_string(kind):
+            return texts.cast(kind)
+        if not _may_be_empty(kind):
+            texts = texts.cast(pa.string())
+            texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+        pv.write_csv(pa.table({name: texts}), sink, pv.WriteOptions(include_header=False, quoting_style="all_valid"))
         rows = pv.read_csv(
             sink.getvalue(),
             read_options=pv.ReadOptions(column_names=[name]),
@@ -227,4 +242,5 @@ def _first_row(stream: pa.NativeFile, source_name: str) -> Sequence[str] | None:
         ).slice(0, 1)
     except pa.ArrowInvalid as error:
         raise Invalid(f"{source_name} is no CSV: {error}") from error
-    return [str(first.column(at)[0].as_py()) for at in range(first.num_columns)]
+    values = [first.column(at)[0].as_py() for at in range(first.num_columns)]
+    return [each.decode(errors="replace") if isinstance(each, bytes) else str(each) for each in values]

@@ -175,12 +175,13 @@ def test_values_of_dms_that_are_not_of_their_type_are_quarantined_as_they_were_w
         "SHOP.ORDERS.V1", ["day"], schema=SCHEMA, primary_keys=["id"], properties={"changes": "dms"}
     )
     file = tmp_path / "20261125-1000.csv"
-    file.write_text("Op,id,day,v\nI,1,1,1\nU,one,1,2\nX,3,1,3\nI,4,1,four\nI,5,1,5\n")
+    file.write_bytes(b"Op,id,day,v\nI,1,1,1\nU,one,1,2\nX,3,1,3\nI,4,1,four\nI,5,1,5\nI,6,\xe9,6\n")
     added = table.append_changes([file], quarantine=tmp_path / "refused")
     assert [(each["row"], each["change"]) for each in quarantined(added.quarantine_uri)] == [
         (2, {"Op": "U", "id": "one", "day": "1", "v": "2"}),
         (3, {"Op": "X", "id": "3", "day": "1", "v": "3"}),
         (4, {"Op": "I", "id": "4", "day": "1", "v": "four"}),
+        (6, {"Op": "I", "id": "6", "day": "\ufffd", "v": "6"}),
     ]
     assert rows(table) == [(1, 1), (5, 5)]
 
