@@ -136,21 +136,6 @@ def test_settings_that_no_document_can_work_with_end_the_service_at_its_start(
     assert len(message.splitlines()) == 1
 
 
-def test_all_that_is_wrong_with_the_services_options_is_said_at_once(refusal: Refusal, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("no folder")
-    message = refusal(
-        "dispatch", "--max-sessions", "0", "--work-folder", str(tmp_path / "file"), "--allow-topic", "events"
-    )
-    assert [line.partition("lithify: ")[2] for line in message.splitlines()] == [
-        "--queue-url is missing: give it, or set LITHIFY_QUEUE_URL",
-        "--state is missing: give it, or set LITHIFY_STATE",
-        "--max-sessions: '0' is not a whole number, at least 1",
-        "there is no lake to work on: give --lake, or --allow-lake with those that documents may name",
-        "'events' is no SNS topic: write arn:aws:sns:region:account:name",
-        f"--work-folder {tmp_path / 'file'} cannot be written to: File exists",
-    ]
-
-
 def test_a_wrong_document_is_refused_before_it_is_sent_with_every_reason(
     house: House, mailroom: Mailroom, refusal: Refusal
 ) -> None:

@@ -161,23 +161,6 @@ def test_a_second_delivery_of_a_message_starts_nothing(house: House, mailroom: M
     assert by_log(mailroom.event_types()) == by_log(ALL_EVENTS)
 
 
-def test_a_run_with_nothing_to_do_succeeds_says_so_and_launches_nothing(house: House, mailroom: Mailroom) -> None:
-    house.append([{"id": 1, "v": "a"}])
-    mailroom.send(instruction())
-    house.dispatch()
-    message_id = mailroom.send(instruction())
-
-    house.dispatch()
-
-    assert house.job_run(message_id).status is JobRunStatus.SUCCEEDED
-    assert len(house.cluster.launched) == 1
-    assert by_log(mailroom.event_types()) == by_log(
-        [*ALL_EVENTS, "job_run.accepted", "job_run.started", "job_run.succeeded"]
-    )
-    last = mailroom.events()[-1]
-    assert last.data.nothing_to_do is True  # type: ignore[attr-defined]
-
-
 def test_a_cleaning_run_takes_the_dead_rows_out_of_the_files(house: House, mailroom: Mailroom, tmp_path: Path) -> None:
     house.append([{"id": number, "v": "a"} for number in range(8)])
     house.append([{"id": 3}, {"id": 5}], operation="delete")

@@ -40,7 +40,6 @@ from tests.e2e.conftest import REPOSITORY, House, Mailroom
 from tests.fakes.dispatch_desk import instruction
 from tests.fakes.emr_account import (
     NO_CAPACITY,
-    NO_SUCH_SUBNET,
     OVER_QUOTA,
     ROLE_WITHOUT_RIGHTS,
     EmrAccount,
@@ -147,22 +146,6 @@ def test_small_instructions_start_no_cluster_beside_workers(
     assert place.server.requests_of("RunJobFlow") == []
 
 
-def test_a_document_becomes_a_compacted_table_on_serverless(
-    house: House, mailroom: Mailroom, aws_service: AwsService
-) -> None:
-    place = EmrServerlessPlace(aws_service, house.state)
-    place.jobs_do(Does.RUNS_SESSION)
-    place.let_go()
-    house.append([{"id": 1, "v": "a"}])
-    job_run_id = mailroom.send(instruction())
-
-    dispatch(house, place)
-
-    assert house.rows() == [{"id": 1, "v": "a"}]
-    assert house.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
-    assert len(place.server.requests_of("StartJobRun")) == 1
-
-
 @pytest.mark.parametrize(
     ("mishap", "says"),
     [
@@ -211,22 +194,6 @@ def test_a_cluster_that_vanishes_is_reported_by_an_event_and_followed_by_another
     assert "attempt 1 vanished" in reason
     assert launched.reference.ids["cluster_id"] in reason
     assert len(place.server.requests_of("RunJobFlow")) == 2
-
-
-def test_a_permanent_failure_is_reported_by_an_event_and_not_retried(
-    house: House, mailroom: Mailroom, place: EmrPlace
-) -> None:
-    house.append([{"id": 1, "v": "a"}])
-    place.server.emr.mishaps.append(NO_SUCH_SUBNET)
-    job_run_id = mailroom.send(instruction())
-
-    dispatch(house, place)
-
-    assert house.job_run(job_run_id).status is JobRunStatus.FAILED
-    (reason,) = session_events(mailroom, "failed")
-    assert "fix the settings of the cluster" in reason
-    assert session_events(mailroom, "retried") == []
-    assert len(place.server.requests_of("RunJobFlow")) == 1
 
 
 def test_a_job_run_that_is_cancelled_leaves_no_cluster(

@@ -103,16 +103,6 @@ def test_the_workflow_learns_that_its_job_run_failed(services: StepFunctions, tm
         assert "exited with code 7" in str(json.loads(ended["cause"])["reasons"])
 
 
-def test_the_workflow_learns_that_its_document_was_rejected(services: StepFunctions, tmp_path: Path) -> None:
-    house = house_at(services, tmp_path)
-    definition = readmes_workflow(house)
-    definition["States"]["Compact"]["Parameters"]["MessageBody"]["primary_keys"] = ["no_such_column"]
-    machine = services.create_state_machine(definition)
-    with Running(house):
-        ended = services.await_end(services.start(machine, {}))
-    assert (ended["status"], ended["error"]) == ("FAILED", "Lithify.JobRunRejected")
-
-
 def test_a_missed_heartbeat_is_tried_again_and_waits_for_the_same_job_run(
     moto_services: StepFunctions, tmp_path: Path
 ) -> None:

@@ -13,13 +13,12 @@ from compactor.events.types import SessionSucceededEvent
 from compactor.model.errors import Corrupt, Invalid, LithifyError, OutOfMemory, Unavailable
 from compactor.planning.bundle_plan import BundleBounds, BundleMember
 from compactor.sessions.keys import SessionObject
-from compactor.storage.aws import s3
 from compactor.storage.create_once import ATTEMPTS_MAX
 from compactor.storage.local import LocalStore
-from compactor.storage.location import StoreLocation, parse_location
+from compactor.storage.location import parse_location
 from compactor.storage.object_store import ObjectStore
 from dispatcher.records.costs import used_usd
-from dispatcher.records.job_run_events import SessionPlannedEvent, SessionStalledEvent
+from dispatcher.records.job_run_events import SessionPlannedEvent
 from dispatcher.records.job_run_log import CancelRequested, JobRunClaimed, JobRunState, JobRunStatus
 from dispatcher.records.metrics_samples import COST, EXPECTED_COST, SESSIONS_RUNNING
 from dispatcher.records.sessions import SessionEnded
@@ -28,10 +27,8 @@ from launcher.outcomes import Cancelled
 from launcher.poller import PollerSettings
 from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
 from launcher.spark_job import SparkJob
-from launcher.verdict import WatchTimers
 from tests.fakes.dispatch_desk import QUICK, STALL_SECONDS, Desk
 from tests.fakes.faulty_store import FaultyStore
-from tests.fakes.memory_store import MemoryStore
 from tests.fakes.moving_clock import MovingClock
 from tests.fakes.small_cluster import (
     Behaviour,
@@ -562,42 +559,6 @@ def test_sessions_that_share_a_cluster_are_told_with_their_parts_of_its_cost_bef
     counted = {sample.metric: sample.value for sample in desk.metrics.samples()}
     assert counted[EXPECTED_COST] == pytest.approx(sum(part.total_usd for part in parts))
     assert counted[COST] == pytest.approx(used_usd(state, desk.clock.now_ms()))
-
-
-def test_a_bundle_whose_cluster_is_started_for_it_has_that_much_longer_to_begin(desk: Desk) -> None:
-    start_seconds = 420.0
-    desk.cluster.has = ClusterRoom(ClusterLimits(start_seconds=start_seconds))
-    desk.cluster.let_time_pass = lambda: desk.move_on(50)
-    tries = iter([Stalls(started=False)])
-    desk.cluster.behaves = lambda job: next(tries, Succeeds())
-    desk.append_days(DAYS, 3)
-    job_run_id = desk.accept(source_table_id=DAYS)
-    desk.run()
-    succeeded(desk, job_run_id, 3)
-    quiet = {each.data.quiet_seconds for each in desk.sink.events if isinstance(each.data, SessionStalledEvent)}
-    assert len(quiet) == 1
-    assert min(quiet) > WatchTimers().start_seconds + start_seconds
-
-
-def test_the_job_of_a_bundle_is_told_the_region_of_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"AWS_DEFAULT_REGION": "eu-west-3", "AWS_REGION": "eu-west-3"}.items():
-        monkeypatch.setenv(name, value)
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "made-up")
-    s3._clients_of_process.cache_clear()
-    clock = MovingClock()
-    desk = Desk(
-        tmp_path, clock=clock, state=MemoryStore(clock, StoreLocation("s3://bucket/state")), bundles=BundleBounds()
-    )
-    desk.cluster.behaves = lambda job: Hangs()
-    desk.append_days(DAYS, 3)
-    desk.accept(source_table_id=DAYS)
-    try:
-        desk.tick_until(lambda: bool(desk.cluster.launched))
-        assert [job.state.region for job in desk.cluster.launched] == ["eu-west-3"]
-    finally:
-        desk.close()
-        s3._clients_of_process.cache_clear()
 
 
 # ------------------------------------------------------------------------------------- before anything is launched

@@ -18,20 +18,17 @@ from compactor.catalog.snapshot import CompactedStream
 from compactor.engine.protocol import Engine
 from compactor.lake import Table
 from compactor.model.clock import SystemClock
-from compactor.model.errors import Fenced, LithifyError, Unavailable
+from compactor.model.errors import LithifyError, Unavailable
 from compactor.model.files import DataFile, IndexFile
 from compactor.planning.session_planner import pin_sessions, plan_session
 from compactor.planning.session_streams import Commit
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunResult, JobRunSpec, SessionPlan
 from compactor.sessions.attempt import run_attempt
-from compactor.sessions.keys import JobRunFolder
 from compactor.sessions.session import SessionDependencies, run_session
 from compactor.storage.local import LocalStore
 from tests.builders import TABLE_ID, CompactedSide, audit
 from tests.fakes.faulty_store import FaultyStore, Stopped
-
-pytestmark = pytest.mark.spark
 
 Compact = partial[JobRunResult]
 CLOCK = SystemClock()
@@ -243,47 +240,6 @@ def test_files_that_cannot_be_written_end_the_run_and_leave_the_log_as_it_was(
 
 
 # -------------------------------------------------------------------------------------------- overtaken and superseded
-
-
-def test_a_session_that_another_compactor_has_overtaken_is_fenced_and_commits_nothing(
-    orders: Table, lake: DeltaCatalog, engine: Engine, compact_orders: Compact
-) -> None:
-    append(orders, {1: "a"})
-    compact_orders()
-    append(orders, {1: "A", 2: "b"})
-    plan = plan_of(lake)
-    overtake = ReportWith(lambda: compact_orders(hash_bucket_count=3))
-    with pytest.raises(Fenced, match=r"another compaction of .* committed first: nothing is lost, run it again"):
-        run_session(plan, SessionDependencies(lake, engine, CLOCK, overtake))
-    assert overtake.done
-    assert len(rounds_of(orders)) == 2
-    assert values_of(lake) == {1: "A", 2: "b"}
-
-
-def test_an_attempt_that_has_been_superseded_stops_and_does_not_write_the_log(
-    orders: Table, lake: DeltaCatalog, engine: Engine
-) -> None:
-    append(orders, {1: "a"})
-    plan = plan_of(lake)
-    run_attempt(plan, lake, lake.store, engine, 2, CLOCK)
-    folder = JobRunFolder(plan.spec.job_run.job_run_id).session(plan.spec.session_id)
-    before = [entry.key for entry in lake.store.list(folder.log)]
-    with pytest.raises(Fenced, match="attempt 1 was superseded by attempt 2 and stops"):
-        run_attempt(plan, lake, lake.store, engine, 1, CLOCK)
-    assert [entry.key for entry in lake.store.list(folder.log)] == before
-
-
-def test_deltas_that_arrive_during_a_round_neither_disturb_it_nor_are_lost(
-    orders: Table, lake: DeltaCatalog, engine: Engine, compact_orders: Compact
-) -> None:
-    append(orders, {1: "a"})
-    plan = plan_of(lake)
-    report = ReportWith(lambda: append(orders, {1: "A", 2: "b"}))
-    result = run_session(plan, SessionDependencies(lake, engine, CLOCK, report))
-    assert (result.rows_in, result.rows_out) == (1, 1)
-    assert values_of(lake) == {1: "a"}
-    compact_orders()
-    assert values_of(lake) == {1: "A", 2: "b"}
 
 
 def test_the_files_of_the_rounds_before_stay_where_they_are(

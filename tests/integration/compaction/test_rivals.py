@@ -31,8 +31,6 @@ from tests.crashes import (
 )
 from tests.fakes.doomed_store import DoomedStore
 
-pytestmark = pytest.mark.spark
-
 
 def logged_ends(plan: SessionPlan, lake: Lake) -> list[object]:
     """How often, and how, the session log says that the session has ended."""
