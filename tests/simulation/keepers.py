@@ -22,14 +22,16 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
-from functools import partial
+from functools import lru_cache, partial
 from typing import assert_never
 
 import pyarrow as pa
 
 from compactor.catalog.compact_when import CompactWhen
 from compactor.catalog.stream import PartitionStream
+from compactor.log import checkpoints
 from compactor.maintenance.garbage import find_garbage, paths_of_snapshot
 from compactor.model.errors import LithifyError, Unavailable
 from compactor.planning.cluster_plan import Cost
@@ -38,14 +40,18 @@ from compactor.planning.stream_figures import StreamFigures
 from compactor.planning.table_figures import read_figures
 from compactor.storage.object_store import ObjectEntry, ObjectStore, UnfinishedWrite
 from dispatcher.intake import lake_checks
+from dispatcher.keeper import table_keeper
 from dispatcher.keeper.decision_log import DecisionEnded, DecisionMade, DecisionState
 from dispatcher.keeper.expected import expected_cost
 from dispatcher.keeper.keeper import Keeper
 from dispatcher.keeper.table_keeper import KeeperSettings
 from dispatcher.keeper.upkeep import LakeUpkeep, Upkeep
+from dispatcher.operations import lag_board
+from dispatcher.records import lag_samples
 from dispatcher.records.history import day_of
 from dispatcher.records.job_run_log import JobRunAccepted, JobRunEnded
 from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.keys import LagMinute
 from launcher.outcomes import NothingToDo
 from launcher.plan import LackOfMemory
 from launcher.sizing.cluster_choice import ClusterRoom
@@ -64,6 +70,8 @@ GRACE_SECONDS = 86_400
 UPKEEP_SECONDS = 43_200.0
 SETTLED_SECONDS = 4 * 3_600.0
 """After the last fault and the last write: what was lost is sent again, and failures are tried again."""
+
+KEPT_RESULTS = 1_024
 
 IDLE = 10.0
 """By so much longer are the pauses of dispatchers that have nothing to do."""
@@ -579,9 +587,24 @@ class Keepers:
         return hashlib.sha256(f"{decided} {self.deleted_files}".encode()).hexdigest()
 
 
+_NO_SAMPLES = pa.table({"at_ms": pa.array([], pa.int64()), "lake": pa.array([], pa.string()), "table": []})
+
+
 def without_rows() -> None:
-    """Files have no rows here, and no columns: where a file's schema is read, it is this one. Before the first seed."""
+    """Files have no rows here, and no columns: where a file's schema is read, it is this one. Before the first seed.
+
+    Samples of the history have no rows either; what a checkpoint's piece holds, and a session's cost, is found once.
+    """
     vars(lake_checks)["read_schema"] = lambda *_: pa.schema([("id", pa.int64())])
+    vars(lag_board)["write_sample"] = _write_empty_sample
+    vars(lag_samples)["_read"] = lambda store, key: _NO_SAMPLES if store.read(key) is not None else None
+    vars(checkpoints)["parse_rows"] = lru_cache(KEPT_RESULTS)(checkpoints.parse_rows)
+    vars(table_keeper)["expected_cost"] = lru_cache(KEPT_RESULTS)(expected_cost)
+
+
+def _write_empty_sample(store: ObjectStore, lake: str, at_ms: int, _: object) -> bool:
+    minute = f"{datetime.fromtimestamp(at_ms / 1000, UTC):%H%M}"
+    return store.put_if_absent(LagMinute(day_of(at_ms), minute, lake).key, b"")
 
 
 def run_keepers(seed: int, days: float = DAYS) -> Keepers:
