@@ -13,8 +13,8 @@ gets a new piece when its version changes.
 
 Order of writes: new pieces, the head, the hint; then objects are deleted that no kept checkpoint refers to. A crash in
 between leaves objects that no head names, which garbage collection finds (`unneeded`). Which checkpoints are kept: the
-newest, and earlier ones at distances that double, while all together are below `KEPT_BYTES_RATIO` times the newest. So
-a reader as of an earlier entry replays about as many entries as have been written since.
+newest, and earlier ones at distances that double, while all together are below `KEPT_BYTES_RATIO` times the newest, or
+`KEPT_BYTES_MIN`. So a reader as of an earlier entry replays about as many entries as have been written since.
 """
 
 from __future__ import annotations
@@ -45,6 +45,10 @@ CHECKPOINT_ENTRIES = 32
 
 KEPT_BYTES_RATIO = 3
 """All kept checkpoints together, with their pieces, against the newest one."""
+
+KEPT_BYTES_MIN = 1_000_000
+"""That they may have in any case: a piece of a few rows takes some 10,000 bytes, and earlier checkpoints need the small
+pieces that a later one has merged."""
 
 SMALL_ROWS = 512
 MERGES = ((SMALL_ROWS, 16), (8_192, 31))
@@ -525,7 +529,7 @@ def _kept(
     for each in by_distance.values():
         own = [piece for piece in pieces if piece.is_of(each) and piece.name not in counted]
         total += each.size_bytes + sum(piece.size_bytes for piece in own)
-        if total > KEPT_BYTES_RATIO * one:
+        if total > max(KEPT_BYTES_RATIO * one, KEPT_BYTES_MIN):
             break
         counted |= {piece.name for piece in own}
         kept.append(each)

@@ -81,7 +81,21 @@ class Stream:
         return DurableLog(bare, "log", STREAM_LOG, self.clock).load().state
 
 
-def test_all_kept_checkpoints_have_at_most_three_times_the_bytes_of_one() -> None:
+def test_where_deltas_retire_a_reader_as_of_an_entry_replays_few_entries() -> None:
+    """Small pieces that earlier checkpoints need have been merged since."""
+    stream = Stream()
+    for step in range(1, 10):
+        stream.add(100)
+        stream.write(retired(max(100 * step - 200, 1)))
+    stream.add(30)
+    end = stream.log().load().entry_number
+    stream.requests.requests.clear()
+    stream.log().load(as_of=end - 200)
+    assert entries_read(stream) <= 2 * 200
+
+
+def test_all_kept_checkpoints_have_at_most_three_times_the_bytes_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compactor.log.checkpoints.KEPT_BYTES_MIN", 0)
     stream = Stream()
     for step in range(60):
         stream.add(CHECKPOINT_ENTRIES)
