@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from compactor.api import compact
-    from compactor.catalog.tables import Delta
+    from compactor.catalog.table_appends import Delta
     from compactor.lake import DeltaCatalog, Table
     from compactor.model.errors import Conflict, Corrupt, Denied, Fenced, Invalid, LithifyError, Unavailable
     from compactor.planning.spec import JobRunResult, SessionResult
@@ -44,7 +44,7 @@ _MODULES = {
     **dict.fromkeys(("JobRunResult", "SessionResult"), "compactor.planning.spec"),
     **dict.fromkeys(("DeltaCatalog", "Table"), "compactor.lake"),
     **dict.fromkeys(_ERRORS, "compactor.model.errors"),
-    "Delta": "compactor.catalog.tables",
+    "Delta": "compactor.catalog.table_appends",
     "compact": "compactor.api",
     "Scan": "compactor.reading.scan",
 }

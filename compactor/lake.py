@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from compactor.catalog import tables
 from compactor.catalog.definition import TableDefinition
-from compactor.catalog.delta_files import THE_DELTA, DeltaSource, read_rows, refuse_absent
 from compactor.catalog.delta_writer import DELTAS_MAX, SECONDS, SIZE_BYTES_MAX, DeltaWriter, WriterLimits
 from compactor.catalog.dropping import (
     Drop,
@@ -22,25 +20,28 @@ from compactor.catalog.dropping import (
     matching_partitions,
     purge_table,
 )
-from compactor.catalog.partition_split import Int64s
-from compactor.catalog.restoring import Restore, StreamRestore
 from compactor.catalog.stream import PartitionStream
-from compactor.catalog.table_appends import Delta
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.errors import Invalid
 from compactor.model.names import Operation, PartitionValues
-from compactor.reading.scan import AsOf, Scan, ScanRequest, open_scan, refuse_before, time_ms
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.location import parse_location
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
 
 if TYPE_CHECKING:
+    import pyarrow.compute as pc
+
+    from compactor.catalog.delta_files import DeltaSource
     from compactor.catalog.feed import Feed
+    from compactor.catalog.partition_split import Int64s
+    from compactor.catalog.restoring import Restore, StreamRestore
+    from compactor.catalog.table_appends import Delta
     from compactor.changes.appending import AppendedChanges
     from compactor.changes.sources import FeedSource
     from compactor.model.counts import SortKey
     from compactor.reading.lookup import KeyValue
+    from compactor.reading.scan import AsOf, Scan
 
 
 class Table(tables.Table):
@@ -79,6 +80,8 @@ class Table(tables.Table):
 
         Raises `Invalid`, before anything is written, if a partition's state of that time is out of reach.
         """
+        from compactor.catalog.restoring import Restore, StreamRestore
+
         if partition:
             wanted = matching_partitions(self._store, self.definition, partition)
         else:
@@ -95,6 +98,9 @@ class Table(tables.Table):
         return restore
 
     def _restores(self, as_of: AsOf, streams: Sequence[PartitionStream], *, is_named: bool) -> list[StreamRestore]:
+        from compactor.catalog.restoring import StreamRestore
+        from compactor.reading.scan import time_ms
+
         entry = as_of if isinstance(as_of, int) else None
         if entry is not None and (len(streams) != 1 or not (is_named or not self.partition_keys)):
             raise Invalid(f"as_of is {as_of}: an entry number is of one partition's log, so name it, or give a time")
@@ -121,6 +127,8 @@ class Table(tables.Table):
         Raises `Invalid`, with row and column, if a row has no partition or cannot be appended; then nothing is added.
         After any other error some of the partitions may have their rows: call it again with the same delta id.
         """
+        from compactor.catalog.delta_files import THE_DELTA, read_rows, refuse_absent
+
         refuse_absent(self._store.location, rows)
         read = read_rows(self._store.location, rows, self.schema)
         parts = self.partitioning.split(read, THE_DELTA)
@@ -163,6 +171,7 @@ class Table(tables.Table):
         nothing is added. After any other error some of the partitions may have theirs: call it again with the same
         delta id.
         """
+        from compactor.catalog.delta_files import refuse_absent
         from compactor.changes.appending import (
             append_batch,
             batch_of_sources,
@@ -214,6 +223,8 @@ class Table(tables.Table):
                  without partition keys) also an entry number of its log. Raises `Invalid` if the table, or the one
                  partition, was not there yet
         """
+        from compactor.reading.scan import ScanRequest, open_scan, refuse_before
+
         listed = self.partitions if as_of is None else self.partitions_even_dropped
         partitions = [partition] if partition is not None else listed()
         request = ScanRequest(
@@ -303,6 +314,7 @@ class DeltaCatalog(tables.DeltaCatalog):
         Raises `Invalid`, with file and row, for a change that cannot be applied, or of another table; then nothing is
         added. After any other error some of the tables may have theirs: call it again with the same delta id.
         """
+        from compactor.catalog.delta_files import refuse_absent
         from compactor.changes.appending import (
             append_batch,
             batch_of_sources,

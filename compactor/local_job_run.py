@@ -17,8 +17,6 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-import structlog
-
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import DeltaCatalog, Table
 from compactor.engine.in_process import InProcessEngine
@@ -26,7 +24,7 @@ from compactor.engine.protocol import Engine
 from compactor.events.publish_events import publish_event
 from compactor.events.relay import EventSink, NoSink, Subject
 from compactor.events.session_events import publish_session
-from compactor.log_context import operator_log
+from compactor.log_context import ProcessLog, operator_log
 from compactor.model.background import SharedLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Invalid, LithifyError, Unavailable
@@ -263,7 +261,7 @@ class _Work:
             with self._lock:
                 self._listener(progress)
         except Exception as error:  # noqa: BLE001  (who cannot listen stops no session)
-            structlog.get_logger().warning("progress_listener_failed", reason=f"{type(error).__name__}: {error}")
+            ProcessLog().warning("progress_listener_failed", reason=f"{type(error).__name__}: {error}")
 
 
 class _Engines:
@@ -351,7 +349,7 @@ def _warn_if_late(run: JobRunSpec, plans: Collection[_Planned], lake: DeltaCatal
     at_once = AT_ONCE if lake.location.is_remote else 1  # in a folder they share the core, and its time is most of it
     expected_seconds = beside / at_once + sum(each.plan.expected_sla for each in plans if not each.side_by_side)
     if run.desired_sla is not None and expected_seconds > run.desired_sla:
-        structlog.get_logger().warning(
+        ProcessLog().warning(
             "desired_sla_exceeded",
             desired_seconds=run.desired_sla,
             expected_seconds=round(expected_seconds, 1),
@@ -436,7 +434,7 @@ def _publish(spec: SessionSpec, lake: DeltaCatalog, sink: EventSink, clock: Cloc
     try:
         publish_session(spec, lake.store, sink, clock)
     except LithifyError as error:
-        structlog.get_logger().warning("events_not_published", session_id=spec.session_id, reason=str(error))
+        ProcessLog().warning("events_not_published", session_id=spec.session_id, reason=str(error))
 
 
 def _publish_table(
@@ -455,11 +453,9 @@ def _publish_table(
             refused = () if isinstance(outcome, PublishFailed) else outcome.refused
             for each in refused:
                 where = render_partition(each.partition)
-                structlog.get_logger().warning(
-                    "partition_not_published", partition=where, reason="; ".join(each.reasons)
-                )
+                ProcessLog().warning("partition_not_published", partition=where, reason="; ".join(each.reasons))
     except LithifyError as error:
-        structlog.get_logger().warning("table_not_published", table=table.table_id, reason=str(error))
+        ProcessLog().warning("table_not_published", table=table.table_id, reason=str(error))
 
 
 def _sink(run: JobRunSpec, clock: Clock) -> EventSink:

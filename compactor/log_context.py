@@ -7,19 +7,35 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TextIO, TypeAlias
+from typing import TYPE_CHECKING, TextIO, TypeAlias
 
-import structlog
+if TYPE_CHECKING:
+    from structlog.typing import Processor
 
 _OURS = "compactor"
 _SESSIONS = "compactor.sessions"
 
-_WITHOUT_VALUES = structlog.dev.RichTracebackFormatter(show_locals=False)
-"""What a frame holds may be a secret: a document with a task token."""
-
 LogValue: TypeAlias = str | int | float | None
+
+
+class ProcessLog:
+    """Writes lines with structlog, which is loaded by the first of them: most commands write none."""
+
+    configure: Callable[[], None] | None = None
+    """What `configure_logging` has asked for, until structlog is loaded."""
+
+    def __getattr__(self, method: str) -> Callable[..., None]:
+        """A method of structlog's loggers: `warning`, `exception`, `log`."""
+        import structlog
+
+        if ProcessLog.configure is not None:
+            ProcessLog.configure()
+            ProcessLog.configure = None
+        write: Callable[..., None] = getattr(structlog.get_logger(), method)
+        return write
 
 
 def configure_logging(
@@ -32,22 +48,33 @@ def configure_logging(
     """
     out = stream if stream is not None else sys.stderr
     threshold = logging.getLevelNamesMapping()[level.upper()]
-    last: list[structlog.typing.Processor] = (
-        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-        if as_json
-        else [structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=_WITHOUT_VALUES)]
-    )
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *last,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.WriteLoggerFactory(file=out),
-        cache_logger_on_first_use=False,
-    )
+
+    def configure() -> None:
+        import structlog
+
+        # Of a frame's variables none is shown: they may hold a secret, such as a document with a task token.
+        without_values = structlog.dev.RichTracebackFormatter(show_locals=False)
+        last: list[Processor] = (
+            [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+            if as_json
+            else [structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=without_values)]
+        )
+        structlog.configure(
+            processors=[
+                structlog.contextvars.merge_contextvars,
+                structlog.processors.add_log_level,
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+                *last,
+            ],
+            wrapper_class=structlog.make_filtering_bound_logger(threshold),
+            logger_factory=structlog.WriteLoggerFactory(file=out),
+            cache_logger_on_first_use=False,
+        )
+
+    if "structlog" in sys.modules:
+        configure()
+    else:
+        ProcessLog.configure = configure
     logging.getLogger(_OURS).setLevel(threshold)
     logging.getLogger(_SESSIONS).setLevel(threshold if runs_session or is_verbose() else logging.WARNING)
     logging.basicConfig(stream=out, level=max(threshold, logging.WARNING), format="%(name)s: %(message)s", force=True)
@@ -76,9 +103,11 @@ def operator_log(event: str, *, level: int = logging.INFO, **details: LogValue) 
     In a user's program it is written only if the logger `compactor.sessions` has level info.
     """
     if logging.getLogger(_SESSIONS).isEnabledFor(logging.INFO):
-        structlog.get_logger().log(level, event, **details)
+        ProcessLog().log(level, event, **details)
 
 
 def bound(**names: str | int) -> AbstractContextManager[None]:
     """Adds these fields to every line inside the context: `with bound(job_run_id=..., session_id=...):`"""
-    return structlog.contextvars.bound_contextvars(**names)
+    from structlog.contextvars import bound_contextvars
+
+    return bound_contextvars(**names)

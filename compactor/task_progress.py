@@ -81,9 +81,9 @@ def listening(
             opened.bind(address)
         except OSError as error:
             # Only the driver gets here: a worker need not import it.
-            import structlog
+            from compactor.log_context import ProcessLog
 
-            structlog.get_logger(__name__).warning("task_progress_unavailable", reason=str(error))
+            ProcessLog().warning("task_progress_unavailable", reason=str(error))
             yield None
             return
         port = int(opened.getsockname()[1])

@@ -18,8 +18,7 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
-import structlog
-
+from compactor.log_context import ProcessLog
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Unavailable
@@ -44,7 +43,7 @@ from dispatcher.workflow.dispatcher_task import DispatcherTask
 from launcher.clusters.workers import Workers
 from launcher.sweep import INTERVAL_SECONDS, Sweep
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 
 class DrainJobs(StrEnum):

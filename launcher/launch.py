@@ -53,8 +53,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, assert_never
 
-import structlog
-
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock, chance
 from compactor.model.errors import AnotherTry, Conflict, Denied, ErrorKind, Fenced, Invalid, LithifyError, Unavailable
 from compactor.model.retries import Backoff
@@ -90,7 +89,7 @@ from launcher.spark_job import (
 )
 from launcher.verdict import Ended, Gone, Observation, Stalled, Wait, WatchTimers, judge
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 STOP_POLLS = Backoff(first_seconds=0.05, longest_seconds=5.0)
 """Pauses between two reads of a job's status that was asked to end: a process ends within a moment, a cluster takes a

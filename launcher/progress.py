@@ -15,9 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-import structlog
-
 from compactor.log.durable_log import DurableLog
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Fenced, Outdated
 from compactor.planning.spec import SessionSpec
@@ -28,7 +27,7 @@ from compactor.storage.concurrently import run_concurrently
 from compactor.storage.object_store import ObjectStore
 from launcher.launch_journal import Launch, LaunchJournal, Member
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 HeartbeatT = TypeVar("HeartbeatT", Heartbeat, BundleHeartbeat)
 

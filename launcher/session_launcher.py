@@ -23,10 +23,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-import structlog
-
 from compactor.catalog.tables import DeltaCatalog
 from compactor.log.durable_log import DurableLog
+from compactor.log_context import ProcessLog
 from compactor.model.errors import Conflict, Corrupt, ErrorKind, Invalid, Unavailable, kind_of
 from compactor.planning.bundle_plan import BundleBounds, BundlePlan, SmallSession, bundled, plan_bundle
 from compactor.planning.sizing import Resources
@@ -71,7 +70,7 @@ from launcher.sizing.desired_sla import DesiredSla
 from launcher.spark_job import InFlight, JobVanished, job_name
 from launcher.verdict import WatchTimers
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 
 @dataclass(frozen=True)

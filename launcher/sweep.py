@@ -13,15 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import structlog
-
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.errors import LithifyError
 from compactor.storage.location import StoreLocation
 from launcher.clusters import LaunchedJob, ListingCluster
 from launcher.emr.tags import BUNDLE_TAG, JOB_RUN_TAG, SESSION_TAG, STATE_TAG, state_digest, tag_value
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 INTERVAL_SECONDS = 300.0
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from compactor.catalog.actions import (
     DeltaAdded,
@@ -21,12 +21,14 @@ from compactor.catalog.actions import (
     StreamVersionDeprecated,
     StreamVersionReleased,
 )
-from compactor.catalog.delta_files import DeltaFiles
 from compactor.catalog.joining import Overtaken, Standing, standing_of
 from compactor.catalog.retired import refused_until_ms
 from compactor.catalog.snapshot import SourceStream, StreamSnapshot
 from compactor.model.errors import Fenced, Invalid
 from compactor.model.names import LifecycleState, Operation, counted, is_unicode
+
+if TYPE_CHECKING:
+    from compactor.catalog.delta_files import DeltaFiles
 
 POSITION_MIN, POSITION_MAX = -(2**63) + 2, 2**63 - 1
 """The two smallest 64-bit numbers are not positions (FORMAT.md §6.2): the greatest of them stands for "before all"."""

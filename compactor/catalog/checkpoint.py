@@ -21,7 +21,6 @@ from types import MappingProxyType
 from typing import TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import JsonValue
 from pydantic_core import to_json
 
@@ -174,6 +173,8 @@ def _refused(version: int, until_ms: int, rows: Mapping[str, pa.Table]) -> Refus
 
 def _deltas(table: pa.Table, retired_position: int | None, retracted: Sequence[int]) -> DeltaSequence:
     """The deltas that are still part of the stream version. Rows of other deltas are filtered out before decoding."""
+    import pyarrow.compute as pc
+
     array = table.column("delta").combine_chunks()
     positions = array.field("position")
     if retired_position is not None:

@@ -13,15 +13,18 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from compactor.catalog.delta_files import DeltaSource, open_source
-from compactor.catalog.tables import Delta, Table
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
 from compactor.model.names import Operation, PartitionValues
+
+if TYPE_CHECKING:
+    from compactor.catalog.delta_files import DeltaSource
+    from compactor.catalog.table_appends import Delta
+    from compactor.catalog.tables import Table
 
 SECONDS = 1.0
 DELTAS_MAX = 1_000
@@ -99,6 +102,8 @@ class DeltaWriter:
         delta_id: str | None = None,
     ) -> PendingDelta:
         """Collects a delta. A record batch reader is read at once. Raises `Invalid` if no table accepts the delta."""
+        from compactor.catalog.delta_files import open_source
+
         given = open_source(source)
         if isinstance(given, pa.RecordBatchReader):
             given = given.read_all()

@@ -16,15 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-import structlog
-
 from compactor.catalog.keys import NewsHint, StreamFolder, TableFolder
 from compactor.catalog.snapshot import StreamSnapshot
 from compactor.log.durable_log import LogState
+from compactor.log_context import ProcessLog
 from compactor.model.errors import Denied, Invalid, Unavailable
 from compactor.storage.object_store import ObjectStore
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 
 def has_news(snapshot: StreamSnapshot, table_id: str) -> bool:

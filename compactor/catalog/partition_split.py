@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from compactor.catalog.partition_transforms import IDENTITY, Transform
 from compactor.model.errors import Invalid
@@ -76,7 +75,7 @@ class Partitioning:
         plain = _plain(column)
         if plain.null_count:
             if self.default_partition is None:
-                row = pc.index(plain.is_null(), pa.scalar(True)).as_py()
+                row = plain.is_null().index(True).as_py()
                 raise Invalid(
                     f"{source_name} has no value of {name!r} in row {row + 1:,}: a row without it has no partition, "
                     "unless the table's property default_partition names one"

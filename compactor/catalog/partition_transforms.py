@@ -15,7 +15,6 @@ from decimal import Context, Decimal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from compactor.model.arrow_types import value_type
 from compactor.model.errors import Invalid
@@ -153,13 +152,15 @@ def _whole_units(column: pa.Array, name: str) -> Int64s:
 def _truncated(column: pa.Array, width: int) -> pa.Array:
     kind = column.type
     if _is_text(kind):
+        import pyarrow.compute as pc
+
         return pc.utf8_slice_codeunits(column.cast(pa.string()), 0, width)
     if pa.types.is_integer(kind):
         numbers = column.cast(pa.uint64() if kind == pa.uint64() else pa.int64()).to_numpy()
-        lower = pa.array(numbers - numbers % numbers.dtype.type(width))
-        if pc.any(pc.greater(lower, column)).as_py():
+        lower = numbers - numbers % numbers.dtype.type(width)
+        if (lower > numbers).any():
             raise _beyond(column, kind, width)
-        return lower
+        return pa.array(lower)
     distinct = column.dictionary_encode()
     unscaled = (each - each % width for each in _unscaled(distinct.dictionary))
     try:
@@ -172,7 +173,7 @@ def _truncated(column: pa.Array, width: int) -> pa.Array:
 
 
 def _beyond(column: pa.Array, kind: pa.DataType, width: int) -> Invalid:
-    return Invalid(f"truncate[{width}] of {pc.min(column).as_py()} is no {kind}: no partition can have it")
+    return Invalid(f"truncate[{width}] of {min(column.to_pylist())} is no {kind}: no partition can have it")
 
 
 def _unscaled(decimals: pa.Array) -> list[int]:
@@ -189,7 +190,7 @@ def _hashes(column: pa.Array) -> Uint32s:
         try:
             return _hashes_of_numbers(column.cast(pa.int64()).to_numpy())
         except pa.ArrowInvalid as error:
-            raise Invalid(f"{pc.max(column).as_py()} is beyond int64, and a bucket is of numbers within it") from error
+            raise Invalid(f"{max(column.to_pylist())} is beyond int64, and a bucket is of numbers within it") from error
     if pa.types.is_date(kind):
         return _hashes_of_numbers(_days(column))
     if pa.types.is_temporal(kind):

@@ -30,7 +30,6 @@ from compactor.model.names import NOT_WRITTEN, PARTITION_STREAM_POSITION, Conten
 from compactor.model.wrong_input import meant, sentences
 from compactor.schemas.open_types import OpenTable, reasons_against
 from compactor.storage.location import is_remote, lies_below
-from compactor.tabular import infer_content_type
 
 ROWS_PER_COMPACTED_FILE = 4_000_000
 
@@ -336,6 +335,8 @@ def _wrong_landing_files(properties: TableProperties) -> Iterator[str]:
 
 
 def _format_of(suffix: str) -> ContentType | None:
+    from compactor.tabular import infer_content_type
+
     try:
         return infer_content_type(f"file{suffix}")
     except Invalid:

@@ -11,11 +11,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from compactor.catalog.actions import DeltaAdded
-from compactor.catalog.delta_files import DeltaFiles
 from compactor.catalog.snapshot import SourceStream, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.model.counts import SortKey
@@ -25,7 +25,9 @@ from compactor.model.names import PARTITION_STREAM_POSITION, Operation
 from compactor.schemas.missing import NAMED_MAX, missing_fields, named, near_name
 from compactor.schemas.open_types import OpenTable, open_schema, reasons_against
 from compactor.schemas.unify import parse_schema, plain_schema, unify_schemas
-from compactor.tabular import TabularFile, read_schema
+
+if TYPE_CHECKING:
+    from compactor.catalog.delta_files import DeltaFiles
 
 FILES_READ_MAX = 32
 """Footers that the first append of a process to a stream reads, of the newest pending upserts."""
@@ -112,6 +114,8 @@ class StreamSchemas:
                         yield stream.uri_of(file.path), schema
 
     def _schema_of(self, stream: PartitionStream, file: DataFile) -> pa.Schema | None:
+        from compactor.tabular import TabularFile, read_schema
+
         uri = stream.uri_of(file.path)
         with self._lock:
             kept = self._kept.get(uri)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
-from typing import TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -22,9 +22,6 @@ from compactor.catalog.definition import (
     define_table,
     set_properties,
 )
-from compactor.catalog.delta_files import (
-    DeltaSource,
-)
 from compactor.catalog.drop_marks import dropped_partitions
 from compactor.catalog.dropping import (
     DefinitionLog,
@@ -33,7 +30,6 @@ from compactor.catalog.dropping import (
     refuse_use_of_dropped,
     time_text,
 )
-from compactor.catalog.joining import Arrival
 from compactor.catalog.keys import NAME_IN_STREAM_BYTES_MAX, DroppedTable, TableFolder
 from compactor.catalog.news import partitions_with_news
 from compactor.catalog.partition_split import Partitioning
@@ -47,7 +43,6 @@ from compactor.catalog.property_checks import check_keys_of_index, check_publish
 from compactor.catalog.snapshot import StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.stream_schema import StreamSchemas
-from compactor.catalog.table_appends import Delta, FileForm, TableAppends, member_of
 from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
@@ -66,9 +61,10 @@ from compactor.storage.keys import decode, decode_partition
 from compactor.storage.location import StoreLocation, key_bytes_max
 from compactor.storage.object_store import ObjectStore, decoded_names
 
-__all__ = ["Delta", "DeltaCatalog", "PartitionStream", "Table"]
-
-WordT = TypeVar("WordT", bound=StrEnum)
+if TYPE_CHECKING:
+    from compactor.catalog.delta_files import DeltaSource
+    from compactor.catalog.joining import Arrival
+    from compactor.catalog.table_appends import Delta, TableAppends
 
 STREAMS_KEPT = 256
 """Partition streams whose last fold a `Table` caches, so that a writer does not read a whole log for each delta."""
@@ -280,13 +276,18 @@ class Table:
         self._defined_at_seconds = clock.monotonic_seconds()
         self._folder = TableFolder(definition.table_id)
         self._schemas = StreamSchemas(definition.schema)
-        self._appends = TableAppends(self, store.location, self._schemas, clock)
         self._lock = threading.Lock()
         self._streams: OrderedDict[tuple[tuple[str, str], ...], PartitionStream] = OrderedDict()
 
     def __repr__(self) -> str:
         keys = f", partitioned by {', '.join(self.partition_keys)}" if self.partition_keys else ""
         return f"<{type(self).__name__} {self.table_id} in {self._store.location.root_uri}{keys}>"
+
+    @cached_property
+    def _appends(self) -> TableAppends:
+        from compactor.catalog.table_appends import TableAppends  # loads what reads and writes files
+
+        return TableAppends(self, self._store.location, self._schemas, self._clock)
 
     @property
     def table_id(self) -> str:
@@ -396,6 +397,8 @@ class Table:
         Raises `Invalid` if it cannot be appended; then nothing is added. After `Unavailable` it is not known whether
         the delta was added: append it again with the same delta id.
         """
+        from compactor.catalog.table_appends import FileForm
+
         request = self._appends.request(operation, position, delta_id, stream_version)
         form = FileForm.of(content_type, rows_per_file, copy=copy)
         return self._appends.append(partition, source, request, form)
@@ -416,6 +419,8 @@ class Table:
         Raises `Invalid`, with the number of the delta, if one cannot be appended. After any error each stream has all
         of its deltas or none: append all of them again with the same delta ids.
         """
+        from compactor.catalog.table_appends import FileForm
+
         return self._appends.append_many(deltas, delta_ids, FileForm.of(content_type, None, copy=copy))
 
     def append_joined(self, arrivals: Sequence[Arrival]) -> list[str]:
@@ -534,6 +539,8 @@ class Table:
 
     def create_stream_version(self, partition: PartitionValues, state: str = LifecycleState.UNRELEASED) -> int:
         """Creates a stream version and returns its number. One created `active` deprecates the active one."""
+        from compactor.catalog.table_appends import member_of
+
         wanted = member_of(LifecycleState, state, "lifecycle state")
         appended = self.stream(partition).log.append(
             lambda log_state: appending.create_stream_version(log_state.state, wanted)

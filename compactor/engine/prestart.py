@@ -23,9 +23,9 @@ def _run(tasks: RDD[int]) -> None:
     try:
         tasks.foreach(_no_op)
     except Exception as error:  # noqa: BLE001  (the session's jobs report the cause)
-        import structlog
+        from compactor.log_context import ProcessLog
 
-        structlog.get_logger().debug("workers_not_started", reason=str(error))
+        ProcessLog().debug("workers_not_started", reason=str(error))
 
 
 def _no_op(_: int) -> None:

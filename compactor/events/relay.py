@@ -20,7 +20,6 @@ from datetime import UTC, datetime
 from typing import Generic, Literal, Protocol, TypeVar, assert_never
 from urllib.parse import quote
 
-import structlog
 from pydantic import Field, JsonValue, SerializeAsAny, ValidationInfo, field_validator
 from pydantic.json_schema import models_json_schema
 from pydantic_core import to_json
@@ -37,6 +36,7 @@ from compactor.events.types import (
     Severity,
 )
 from compactor.log.durable_log import DurableLog, Entry
+from compactor.log_context import ProcessLog
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Outdated
 from compactor.model.names import PartitionValues
@@ -53,7 +53,7 @@ from compactor.sessions.session_log import (
 )
 from compactor.storage.object_store import ObjectStore
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 EVENTS_PER_CALL = 50
 """Events that are published by one call of a sink, after which the cursor moves: five SNS batches."""

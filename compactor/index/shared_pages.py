@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import structlog
+
+from compactor.log_context import ProcessLog
 
 PAGE_BYTES = 64 * 1024
 
@@ -93,7 +94,7 @@ class SharedPages:
             return SharedFile(folder / name, size_bytes)
         except OSError as error:
             self._unusable.add(folder)
-            structlog.get_logger().warning("index_pages_not_shared", folder=str(folder), reason=str(error))
+            ProcessLog().warning("index_pages_not_shared", folder=str(folder), reason=str(error))
             return None
 
     def _make_room(self, folder: Path, size_bytes: int) -> None:

@@ -25,18 +25,17 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-import structlog
 from pydantic import Field, JsonValue
 
 from compactor.log.keys import CheckpointObject, HintObject, WholeCheckpointObject
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Denied, Outdated, Unavailable
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.object_store import ObjectEntry, ObjectStore
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 WHOLE_FORMAT = 1
 
@@ -555,6 +554,8 @@ def _joined(tables: Sequence[pa.Table]) -> pa.Table:
 
 def render_rows(table: pa.Table) -> bytes:
     """As a Parquet file with checksums."""
+    import pyarrow.parquet as pq
+
     sink = pa.BufferOutputStream()
     is_small = table.num_rows < SMALL_ROWS  # dictionaries of a few values are longer than the values
     pq.write_table(
@@ -568,6 +569,8 @@ def parse_rows(body: bytes) -> pa.Table:
     """Raises an Arrow error for what is no such file.
 
     Without PyArrow's scan of data sets, which costs more than the reading of a small piece."""
+    import pyarrow.parquet as pq
+
     return pq.ParquetFile(pa.BufferReader(body), page_checksum_verification=True).read(
         use_threads=len(body) > _BYTES_FOR_THREADS
     )

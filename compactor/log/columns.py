@@ -17,7 +17,6 @@ from itertools import accumulate, compress
 from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import BaseModel, TypeAdapter
 
 from compactor.model.errors import Corrupt
@@ -167,6 +166,8 @@ class _ScalarCodec:
         return pa.StructArray.from_arrays(columns, fields=list(self.arrow_type), mask=_absent(values))
 
     def to_values(self, array: pa.Array) -> list[Any]:
+        import pyarrow.compute as pc
+
         values: list[Any] = [None] * len(array)
         for field in self.arrow_type:
             column = array.field(field.name)

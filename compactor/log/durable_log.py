@@ -24,13 +24,13 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
-import structlog
 from pydantic import TypeAdapter
 
 from compactor.log.checkpoints import CHECKPOINT_ENTRIES, Checkpoint, CheckpointFolder, LogState
 from compactor.log.entries import Entry, EntryFolder
 from compactor.log.keys import HintObject
 from compactor.log.long_lists import LongLists
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Corrupt, Invalid, Unavailable
 from compactor.model.retries import Backoff
@@ -39,7 +39,7 @@ from compactor.storage.object_store import ObjectEntry, ObjectStore
 
 __all__ = ["CHECKPOINT_ENTRIES", "Appended", "DurableLog", "Entry", "LogFormat", "LogState"]
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 ENTRIES_AT_ONCE = 16
 """Entries that are read at the same time, since each read from an object store has a latency."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 FLAT_TYPE_IDS = frozenset(
     kind.id
@@ -50,6 +49,8 @@ def stored_values(array: pa.Array, keep_dictionary: bool = False) -> pa.Array:
         if isinstance(arrow_type, pa.BaseExtensionType):
             array = array.storage
         elif pa.types.is_run_end_encoded(arrow_type):
+            import pyarrow.compute as pc
+
             runs = pa.RunEndEncodedArray.from_arrays(array.run_ends, _without_views(stored_values(array.values)))
             array = pc.run_end_decode(runs.slice(array.offset, len(array)))
         elif pa.types.is_dictionary(arrow_type) and not keep_dictionary:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
-
-from tenacity import RetryCallState, Retrying, retry_if_exception
+from typing import TYPE_CHECKING, TypeVar
 
 from compactor.model.clock import Clock, chance
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 DOUBLINGS_MAX = 30
 """A pause of a millisecond that doubles 30 times is twelve days."""
@@ -59,6 +60,8 @@ class Retry:
 
     def call(self, ask: Callable[[], AnswerT], clock: Clock, is_temporary: Callable[[BaseException], bool]) -> AnswerT:
         """The answer of the first try that succeeds. Raises the last error, or the first one that is not temporary."""
+        from tenacity import Retrying, retry_if_exception  # loads asyncio
+
         began_seconds = clock.monotonic_seconds()
 
         def is_over(state: RetryCallState) -> bool:

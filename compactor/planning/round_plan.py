@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from compactor.catalog.snapshot import ReadPoint
-from compactor.index.files import IndexTarget
 from compactor.kernels.sort_values import SortColumn
 from compactor.model.counts import SortKey, Watermark
 from compactor.model.files import DataFile, DeletionVector, IndexFile
 from compactor.model.names import ContentType, Operation
 from compactor.schemas.open_types import open_file_schema
 from compactor.storage.location import StoreLocation
-from compactor.tabular import TabularFile
 from compactor.task_progress import ProgressAddress
+
+if TYPE_CHECKING:
+    from compactor.index.files import IndexTarget
+    from compactor.tabular import TabularFile
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-import structlog
-
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Unavailable
 from compactor.publishing.delta_actions import CommitInfo, DeltaAction, DeltaState, parse_commit, render_commit
@@ -19,7 +18,7 @@ from compactor.publishing.version_cache import VersionCache
 from compactor.storage.create_once import create_once
 from compactor.storage.object_store import ObjectStore
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 CHECKPOINT_VERSIONS = 10
 """A checkpoint is written at every multiple."""

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import structlog
-
 from compactor.catalog.actions import RoundCommitted, StreamDropped, StreamRestored
 from compactor.catalog.definition import reasons_against_place
 from compactor.catalog.keys import is_open_file
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import Table
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, LithifyError
 from compactor.model.names import OpenFormat, counted, render_partition
@@ -27,7 +26,7 @@ from compactor.schemas.unify import parse_schema
 from compactor.storage.keys import encode_partition
 from compactor.storage.object_store import ObjectStore
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import structlog
 from pydantic import JsonValue, TypeAdapter
 
 from compactor.catalog.definition import TableDefinition
 from compactor.catalog.dropping import DefinitionLog, definition_log
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Denied, Invalid, Outdated
 from compactor.model.names import OpenFormat
@@ -30,7 +30,7 @@ from compactor.storage.keys import decode
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore, decoded_names
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 TABLES_A_SECOND = 20
 """Tables that listings look at, on average, however many callers there are: a listing of 1,000 tables is cached for 50

@@ -20,18 +20,15 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Self
 
-import structlog
-
 from compactor.catalog.tables import DeltaCatalog
-from compactor.engine.in_process import InProcessEngine
 from compactor.engine.protocol import TaskRunner, sentence_of
 from compactor.log.durable_log import DurableLog
+from compactor.log_context import ProcessLog
 from compactor.model.background import BackgroundLoop, SharedLoop
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.document import Document
 from compactor.model.errors import ErrorKind, Fenced, LithifyError, kind_of
 from compactor.planning.bundle_plan import BundleMember, BundlePlan
-from compactor.sessions.attempt import run_attempt_with_journal
 from compactor.sessions.keys import BundleFolder, SessionFolder
 from compactor.sessions.session_journal import POLL_SECONDS, HeartbeatListener, SessionJournal
 from compactor.sessions.session_log import SESSION_LOG, SessionLogState, SessionSucceeded
@@ -40,7 +37,7 @@ from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
 from compactor.task_progress import ProgressAddress, ProgressListener, RowCounter, listening
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 
 class UnloggedEnd(Document):
@@ -122,6 +119,10 @@ def run_member(task: MemberTask, may_have_run: bool) -> UnloggedEnd | None:
 
     may_have_run  an earlier task may have run it, on a machine that was lost, and may have ended it
     """
+    # What runs sessions loads the kernels: the launcher, which reads heartbeats of bundles, does not.
+    from compactor.engine.in_process import InProcessEngine
+    from compactor.sessions.attempt import run_attempt_with_journal
+
     member, clock = task.member, SystemClock()
     try:
         state = store_at(task.state)

@@ -10,11 +10,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Self
 
-import structlog
-
 from compactor.catalog.actions import IndexRehashed, RoundCommitted
 from compactor.log.durable_log import DurableLog, LogState
-from compactor.log_context import operator_log
+from compactor.log_context import ProcessLog, operator_log
 from compactor.model.background import BackgroundLoop, SharedLoop, SharedWork
 from compactor.model.clock import Clock
 from compactor.model.errors import ErrorKind, Fenced, LithifyError
@@ -35,7 +33,7 @@ from compactor.sessions.session_log import (
 )
 from compactor.storage.object_store import ObjectStore
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 POLL_SECONDS = 1.0
 """Interval between two reads of the attempt's progress, which listeners in this process get."""

@@ -10,12 +10,10 @@ from dataclasses import replace
 from functools import lru_cache
 
 from compactor.model.clock import SystemClock
-from compactor.storage.hedged_ranges import HedgedRanges
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.ranges import RangeReader
-from compactor.storage.repeated_ranges import RepeatedRanges
 
 
 def open_store(location: StoreLocation, *, secret_prefixes: tuple[str, ...] = ()) -> ObjectStore:
@@ -47,6 +45,8 @@ def range_reader(location: StoreLocation) -> RangeReader:
 def _range_reader(_process_id: int, endpoint_url: str | None, region: str | None) -> RangeReader:
     """The process id is part of the cache key, because connections do not survive a fork."""
     from compactor.storage.aws.ranges import S3Ranges
+    from compactor.storage.hedged_ranges import HedgedRanges
+    from compactor.storage.repeated_ranges import RepeatedRanges
 
     ranges = S3Ranges.open(endpoint_url, region)
     limits = ranges.limits

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from compactor.catalog.tables import PartitionStream
+from compactor.catalog.stream import PartitionStream
 from compactor.lake import DeltaCatalog
 from compactor.log_context import be_verbose
 from compactor.maintenance.verify import verify

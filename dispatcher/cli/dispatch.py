@@ -11,9 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Annotated
 
-import structlog
 import typer
 
+from compactor.log_context import ProcessLog
 from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, Invalid, Unavailable
 from compactor.model.names import counted
 from compactor.storage.object_store import ObjectStore
@@ -45,7 +45,7 @@ from dispatcher.service import NOT_EVERYTHING_DONE, Dispatcher, ServiceSettings,
 from dispatcher.stops import Stops
 from dispatcher.workflow.dispatcher_task import DispatcherTask, EndOfTask, ending
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 _METAVARS: dict[type, str] = {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH"}
 _ADMISSION = {"lake", "s3_endpoint_url", "topic_arn", "allow_lake", "allow_topic"}

@@ -8,16 +8,17 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from compactor.catalog.delta_files import absolute_uri
 from compactor.model.arrow_types import decoded_type
 from compactor.model.errors import Invalid
 from compactor.storage.location import StoreLocation
-from compactor.tabular import TabularFile, infer_content_type, read_schema
 from dispatcher.intake.instruction import InstructionDocument, Violations, parse_instruction
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
 
 _COMPARISONS: Mapping[str, Callable[[pc.Expression, pa.Scalar], pc.Expression]] = {
     "=": operator.eq,
@@ -37,6 +38,9 @@ _BETWEEN_COLUMNS = re.compile(r",(?![^\[(]*[\])])")
 
 def parse_schema_option(text: str, location: StoreLocation) -> pa.Schema:
     """COLUMN:TYPE pairs, or the name of a data file with these columns. Raises `Invalid` for anything else."""
+    from compactor.catalog.delta_files import absolute_uri
+    from compactor.tabular import TabularFile, infer_content_type, read_schema
+
     if ":" not in text.rpartition("/")[2]:
         uri = absolute_uri(text)
         return read_schema(location, TabularFile(uri, infer_content_type(uri)))
@@ -71,6 +75,8 @@ def parse_filters(texts: Sequence[str], schema: pa.Schema) -> pc.Expression | No
 
 
 def _parse_filter(text: str, schema: pa.Schema) -> pc.Expression:
+    import pyarrow.compute as pc
+
     null_test = _NULL_TEST.fullmatch(text)
     if null_test is not None:
         column = pc.field(_known(null_test["column"], text, schema))

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
-import structlog
 import typer
 from rich.console import Console
 from rich.status import Status
@@ -18,6 +17,7 @@ from rich.text import Text
 
 from compactor.catalog.properties import GRACE_SECONDS
 from compactor.lake import DeltaCatalog
+from compactor.log_context import ProcessLog
 from compactor.maintenance.collection import CollectedStream, Collection, GracePeriods
 from compactor.maintenance.retirement import StreamRetired
 from compactor.model.clock import SystemClock
@@ -31,7 +31,7 @@ from dispatcher.cli.output import answer_records, print_error
 from dispatcher.cli.table_places import LakePlace, check_exists
 from dispatcher.layout import Column, count_text, time_text
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 _SECONDS_PER_HOUR = 3600
 _FILES_SHOWN_MAX = 20

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated
 
-import structlog
 import typer
 
+from compactor.log_context import ProcessLog
 from compactor.model.background import BackgroundLoop
 from compactor.model.errors import EXIT_FAILED, Invalid, LithifyError, Unavailable
 from compactor.model.names import counted
@@ -22,7 +22,7 @@ from dispatcher.ingest.ingest import Ingest, Ingested, IngestSettings
 from dispatcher.records.keys import LiveIngest
 from dispatcher.records.liveness import INGEST_SILENT_SECONDS, LivenessSignal
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 AWAY_SECONDS = 5.0
 """After the queue or the lake did not answer, until it is asked again."""

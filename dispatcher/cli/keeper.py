@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-import structlog
 import typer
 
 from compactor.catalog.compact_when import CompactWhen, contradictions_of
@@ -15,6 +14,7 @@ from compactor.catalog.properties import TableProperties, value_of_text
 from compactor.events.relay import NoSink
 from compactor.lake import DeltaCatalog
 from compactor.log.durable_log import DurableLog
+from compactor.log_context import ProcessLog
 from compactor.model.background import BackgroundLoop
 from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, Invalid, Unavailable
 from compactor.model.names import counted
@@ -54,7 +54,7 @@ from launcher.clusters.local import session_resources
 from launcher.plan import Room
 from launcher.sizing.cluster_choice import ClusterLimits
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 METRICS_SECONDS = 60.0
 """Between two lines of metrics: CloudWatch has one value a minute."""

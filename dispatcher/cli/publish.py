@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from compactor.catalog.tables import PartitionStream
+from compactor.catalog.stream import PartitionStream
 from compactor.lake import Table
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid, Unavailable

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from compactor.catalog.tables import PartitionStream
+from compactor.catalog.stream import PartitionStream
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.arrow_types import decoded_type
 from compactor.model.errors import Invalid

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,13 +12,15 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
 from compactor.model.names import counted
 from compactor.planning.table_figures import read_figures
-from compactor.reading.pieces import ScanFile
 from dispatcher.cli.options import Output, OutputOption, PartitionOption, TableArgument
 from dispatcher.cli.output import answer_records, parse_partition, write_lines
 from dispatcher.cli.table_places import LakePlace, partitions_of
 from dispatcher.clients import dependencies_of
 from dispatcher.layout import PARTITION, Column, age_text, count_text
 from dispatcher.operations.table_lag import TableLag, lag_of
+
+if TYPE_CHECKING:
+    from compactor.reading.pieces import ScanFile
 
 TABLE_COLUMNS = (
     Column("table_id", "table"),

@@ -19,12 +19,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-import structlog
-
 from compactor.catalog.delta_files import version_of_file
 from compactor.changes.landing import LandedFile, arrivals_of_file, arrivals_of_rows
 from compactor.changes.quarantine import Quarantine, quarantine_of
 from compactor.lake import DeltaCatalog, Table
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError, Unavailable
 from compactor.storage.concurrently import run_concurrently
@@ -32,7 +31,7 @@ from dispatcher.ingest.announcements import Announced, AnnouncedRows, parse_anno
 from dispatcher.ingest.listing import Landings, Listing, Looked, folder_of, takers_of
 from dispatcher.intake.queue import Queue, QueueMessage
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 TABLES_KNOWN_SECONDS = 60.0
 """Age at which it is read again which tables files land for."""

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
-import structlog
 
 from compactor.catalog.delta_files import FileVersion, version_of_file
 from compactor.catalog.retired import IDS_REFUSED_SECONDS, RefusedIds, id_digest
 from compactor.changes.landing import delta_ids_of, id_of_file
 from compactor.lake import DeltaCatalog, Table
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, LithifyError
 from compactor.model.names import PartitionValues
@@ -24,7 +24,7 @@ from compactor.storage.concurrently import run_concurrently
 from compactor.storage.opening import open_store
 from dispatcher.intake.queue import Queue
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 LOOK_SECONDS = 3_600.0
 """Between two looks for lost notifications."""

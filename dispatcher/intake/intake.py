@@ -44,11 +44,9 @@ from dataclasses import dataclass, field, replace
 from logging import ERROR, INFO
 from typing import assert_never
 
-import structlog
-
 from compactor.catalog.tables import DeltaCatalog
 from compactor.log.durable_log import LogState
-from compactor.log_context import bound
+from compactor.log_context import ProcessLog, bound
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Invalid, LithifyError, Unavailable
 from compactor.planning.table_terms import complete_by_table
@@ -81,7 +79,7 @@ from dispatcher.records.job_run_log import (
 )
 from dispatcher.records.job_run_store import JobRunStore
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 
 DELIVERIES_OF_A_COPY = 2

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, replace
 
-import structlog
-
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
 from dispatcher.intake.intake import Accepted, Intake, Rejected, Repeated
@@ -14,7 +13,7 @@ from dispatcher.intake.queue import Queue, QueueMessage
 from dispatcher.records.metrics_samples import Metrics
 from dispatcher.running.job_run_controller import JobRunController
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-import structlog
-
+from compactor.log_context import ProcessLog
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import LithifyError
 from dispatcher.intake.queue import Queue, QueueMessage
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 
 class VisibilityKeeper:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 
-import structlog
-
+from compactor.log_context import ProcessLog
 from compactor.model.background import BackgroundLoop
 from compactor.model.errors import LithifyError
 from compactor.storage.concurrently import run_concurrently
@@ -19,7 +18,7 @@ from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings, Table
 from dispatcher.operations.lag_board import LagBoard
 from dispatcher.records.pauses import Pause
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 
 @dataclass(frozen=True)

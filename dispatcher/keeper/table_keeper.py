@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import structlog
 from pydantic_core import to_json
 
 from compactor.catalog.compact_when import CompactWhen
@@ -29,6 +28,7 @@ from compactor.events.relay import EventSink, Relay
 from compactor.events.types import bounded
 from compactor.lake import DeltaCatalog
 from compactor.log.durable_log import DurableLog, LogState
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
 from compactor.planning.due import Expected
@@ -60,7 +60,7 @@ from dispatcher.records.pauses import Pause
 from launcher.outcomes import Succeeded
 from launcher.plan import Room
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 
 @dataclass(frozen=True)

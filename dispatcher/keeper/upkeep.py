@@ -14,8 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-import structlog
-
+from compactor.log_context import ProcessLog
 from compactor.maintenance.collection import Collection, GracePeriods
 from compactor.model.background import BackgroundLoop
 from compactor.model.document import Document
@@ -26,7 +25,7 @@ from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings
 from dispatcher.operations.lag_board import LagBoard
 from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 LOOK_SECONDS = 300.0
 """Between two questions whether something is to be done."""

@@ -6,14 +6,13 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-import structlog
-
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Unavailable
 from compactor.model.retries import Backoff
 from dispatcher.operations.health import HealthFile
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 BACKOFF = Backoff(first_seconds=1.0, longest_seconds=60.0)
 """Pauses between two tries to reach a service."""

@@ -15,14 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import structlog
-
+from compactor.log_context import ProcessLog
 from compactor.model.errors import Invalid, Unavailable, kind_of
 from dispatcher.operations.first_contact import FirstContact
 from dispatcher.operations.metrics import prometheus_text
 from dispatcher.records.metrics_samples import Sample
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 _JSON = "application/json"
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import structlog
-
+from compactor.log_context import ProcessLog
 from compactor.model.errors import LithifyError
 from dispatcher.records.job_run_log import JobRunState
 from dispatcher.records.job_run_store import JobRunStore
@@ -16,7 +15,7 @@ from launcher.emr.tags import tag_value
 from launcher.spark_job import job_name
 from launcher.sweep import Owners, Sweep
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 READERS = 8
 """Logs read at a time: a read from S3 is mostly waiting."""

@@ -11,7 +11,6 @@ from compactor.model.clock import Clock
 from compactor.model.names import PartitionValues
 from compactor.planning.stream_figures import StreamFigures, total
 from compactor.planning.table_figures import read_figures
-from compactor.publishing.publication import lags, publishers_of
 from compactor.storage.object_store import ObjectStore
 from dispatcher.records.metrics_samples import Metric, Sample
 
@@ -82,6 +81,8 @@ def with_published(
     """With the lag of what is published, if the table is. Raises `Invalid` if it cannot be."""
     if not table.properties.publish:
         return lag
+    from compactor.publishing.publication import lags, publishers_of
+
     streams = [table.stream(partition) for partition in partitions]
     by_format = [lags(publisher, streams) for publisher in publishers_of(store, table, clock)]
     since = min((each.since_ms for found in by_format for each in found if each.since_ms is not None), default=None)

@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import structlog
-
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, Unavailable
 from compactor.planning.machine_share import WorkersShare, workers_share
@@ -41,7 +40,7 @@ from launcher.emr.settings import EmrServerlessSettings, check_places, parse_set
 from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
 from launcher.sizing.instance_types import BUILT_IN, PriceList, parse_price_list
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 RECEIVER_SECONDS = 60.0
 """In addition to the longest judgement of a message and a long poll, before the receiver counts as stuck."""

@@ -18,8 +18,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import structlog
-
 from compactor.events.relay import (
     EVENTS_PER_CALL,
     Event,
@@ -29,6 +27,7 @@ from compactor.events.relay import (
     SessionRelay,
     SessionSubject,
 )
+from compactor.log_context import ProcessLog
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Corrupt, Denied, LithifyError, Outdated, Unavailable, kind_of
@@ -42,7 +41,7 @@ from dispatcher.records.job_run_events import subject_of
 from dispatcher.records.job_run_log import JobRunState, JobRunStatus
 from dispatcher.records.job_run_store import JobRunRelay, JobRunStore
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 REFUSED_MAX = 10_000
 """Job runs that are kept here while their topic refuses events. Of further ones only the marker is kept."""

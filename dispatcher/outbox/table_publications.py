@@ -15,12 +15,11 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-import structlog
-
 from compactor.catalog.properties import TableProperties
 from compactor.catalog.tables import DeltaCatalog, Table
 from compactor.events.publish_events import publish_event
 from compactor.events.relay import Event, Subject
+from compactor.log_context import ProcessLog
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import LithifyError
@@ -34,7 +33,7 @@ from compactor.storage.location import StoreLocation
 from dispatcher.records.job_run_log import JobRunState
 from dispatcher.records.sessions import SessionPin
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 
 BACKOFF = Backoff(first_seconds=5.0, longest_seconds=300.0)

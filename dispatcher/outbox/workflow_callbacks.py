@@ -18,9 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-import structlog
-
 from compactor.log.durable_log import LogState
+from compactor.log_context import ProcessLog
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable, kind_of
@@ -32,7 +31,7 @@ from dispatcher.records.keys import JobRunObject
 from dispatcher.records.result import Failure, ResultDocument, Success, answer_of, fits_a_success, result_document
 from dispatcher.workflow.callbacks import Callbacks, Reception
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 GONE_REASON = "the workflow that waited for it waits no more"
 HEARTBEATS_IN_TIME_OUT = 3

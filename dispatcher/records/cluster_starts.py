@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-import structlog
 from pydantic import Field
 
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import LithifyError
@@ -32,7 +32,7 @@ from compactor.storage.object_store import ObjectStore
 from dispatcher.records.keys import ClusterStartsObject
 from launcher.plan import Room
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 STARTS_KEPT = 24
 READ_AGAIN_SECONDS = 600.0

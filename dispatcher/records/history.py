@@ -24,13 +24,13 @@ from typing import Annotated, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import structlog
 from pydantic import Field, TypeAdapter
 
 from compactor.events.types import bounded
 from compactor.log.checkpoints import WholeCheckpoint
 from compactor.log.columns import RecordCodec
 from compactor.log.durable_log import DurableLog, LogFormat, LogState
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, LithifyError, Outdated
@@ -39,7 +39,7 @@ from dispatcher.records.costs import expected_usd, used_usd
 from dispatcher.records.job_run_log import JobRunState, JobRunStatus
 from dispatcher.records.keys import CleanedDay, HistoryDayLog, HistoryFile
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 READERS = 16
 """Days read at a time: a read from S3 is mostly waiting."""

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-import structlog
-
+from compactor.log_context import ProcessLog
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, LithifyError, Unavailable
@@ -27,7 +26,7 @@ from dispatcher.records.keys import JobRunObject
 from dispatcher.records.lag_samples import close_lag_days
 from dispatcher.records.work_id import shard_folders
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 READERS = 8
 """Logs read at a time: a read from S3 is mostly waiting."""

@@ -14,16 +14,16 @@ import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import structlog
 from pydantic import Field
 
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, LithifyError, Outdated
 from compactor.storage.object_store import ObjectStore
 from dispatcher.records.keys import LiveDispatcher, LiveIngest
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 Signer = type[LiveDispatcher] | type[LiveIngest]
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from enum import StrEnum
 
-import structlog
-
 from compactor.events.types import bounded
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Fenced, LithifyError, Unavailable, kind_of
 from dispatcher.records.claims import Claim
@@ -23,7 +22,7 @@ from dispatcher.scheduling.leases import Leases
 from dispatcher.scheduling.session_pool import SessionPool
 from launcher.outcomes import level_of
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 CLAIM_ENTRY_NUMBER = 2
 """Entry of the claim in the log of a job run of which no dispatcher can have published anything."""

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import queue
 
-import structlog
-
-from compactor.log_context import bound
+from compactor.log_context import ProcessLog, bound
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Fenced, LithifyError, Outdated, Unavailable
 from dispatcher.records.claims import JobRunLog, NotClaimed, claim_job_run
@@ -30,7 +28,7 @@ from dispatcher.running.journal import Listeners
 from dispatcher.running.open_runs import OpenJobRun, OpenJobRuns
 from dispatcher.running.session_starts import SessionStarts
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 CANCEL_POLL_SECONDS = 300.0
 """Interval between two reads of the log of a job run that waits unclaimed: it may have been cancelled meanwhile."""

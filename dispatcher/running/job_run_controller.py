@@ -24,9 +24,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import structlog
-
-from compactor.log_context import bound
+from compactor.log_context import ProcessLog, bound
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Fenced, LithifyError, Outdated, Unavailable, kind_of
 from dispatcher.records.claims import JobRunLog
@@ -52,7 +50,7 @@ from launcher.launch import SessionCommand
 from launcher.outcomes import Cancelled
 from launcher.session_launcher import SessionLauncher
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 TICK_SECONDS_MIN = 0.05
 """Between two ticks, also if sessions end one after the other: each tick may list the markers."""

@@ -7,10 +7,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO, WARNING
 
-import structlog
-
 from compactor.events.relay import SessionSubject, Subject, heartbeat_event
 from compactor.events.types import bounded
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.sessions.keys import SessionFolder
@@ -38,7 +37,7 @@ from launcher.outcomes import Failed, SessionEnd, Succeeded, level_of
 from launcher.plan import plan_changes
 from launcher.spark_job import ClusterReference
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 
 @dataclass(frozen=True)

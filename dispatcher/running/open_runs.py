@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import structlog
-
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, LithifyError, Outdated, Unavailable
 from compactor.model.machine import this_release
@@ -31,7 +30,7 @@ from dispatcher.records.ranking import SlotRank, StreamRank, mark_of, slot_rank,
 from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.session_pool import SchedulerSnapshot
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 READERS = 8
 """Logs read at a time: a read from S3 is mostly waiting."""

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-import structlog
-
 from compactor.catalog.tables import DeltaCatalog
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
 from compactor.planning.session_planner import PinnedSession, SessionFinder, check_file_counts
@@ -25,7 +24,7 @@ from dispatcher.records.sessions import SessionEnded, SessionPin
 from dispatcher.running.claimed_job_run import ClaimedJobRun
 from launcher.outcomes import Failed
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 OPEN_SESSIONS_MAX = 500
 """Open sessions of a job run at which no more are found: a bundle's worth, so that none waits for its streams."""

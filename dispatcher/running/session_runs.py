@@ -16,9 +16,7 @@ import queue
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import structlog
-
-from compactor.log_context import bound
+from compactor.log_context import ProcessLog, bound
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Fenced, LithifyError, Unavailable, kind_of
 from compactor.planning.spec import SessionSpec
@@ -33,7 +31,7 @@ from launcher.outcomes import Failed
 from launcher.session_launcher import SessionLauncher, SessionTask
 from launcher.sizing.desired_sla import DesiredSla
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 
 class SessionRuns:

@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-import structlog
-
-from compactor.log_context import bound
+from compactor.log_context import ProcessLog, bound
 from compactor.model.clock import Clock
 from dispatcher.records.job_run_log import JobRunState
 from dispatcher.records.keys import MarkedJobRun
@@ -28,7 +26,7 @@ from dispatcher.scheduling.leases import LeaseAnswer, LeaseRequest, Leases
 from dispatcher.scheduling.limits import LimitScope
 from dispatcher.scheduling.session_pool import SchedulerSnapshot, SessionPool, Unit, WaitingSession
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 Claimed = Mapping[WorkId, ClaimedJobRun]
 Run = Callable[[ClaimedJobRun, Unit, Lease], None]

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-import structlog
-
 from compactor.catalog.tables import DeltaCatalog
 from compactor.log.durable_log import LogState
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.planning.session_planner import listed_streams
 from compactor.storage.location import StoreLocation
@@ -34,7 +33,7 @@ from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.work_id import OPEN_SHARDS_MAX, WorkId, shard_count
 from dispatcher.running.claimed_job_run import ClaimedJobRun
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 SHARDING_SECONDS = 0.5
 """Of one tick, after which the rest waits for the next tick."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import structlog
-
 from compactor.log.durable_log import LogState
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.planning.cluster_plan import ClusterPlan
 from dispatcher.records.claims import Claim, JobRunLog
@@ -17,7 +16,7 @@ from dispatcher.records.sessions import SessionState
 from dispatcher.scheduling.lease_log import Lease, QuotaExceeded, RunCost
 from dispatcher.scheduling.leases import Leases
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 MONEY_SECONDS = 600.0
 """Pause before limits on money are checked again: a cheaper session frees some, the next day frees all."""

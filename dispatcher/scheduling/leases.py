@@ -18,9 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-import structlog
-
 from compactor.log.durable_log import LogState
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, LithifyError, Outdated, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan
@@ -53,7 +52,7 @@ from dispatcher.scheduling.lease_log import (
 )
 from dispatcher.scheduling.limits import Limits, LimitScope
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 
 @dataclass(frozen=True)

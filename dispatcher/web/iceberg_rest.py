@@ -23,14 +23,14 @@ from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from urllib.parse import unquote
 
-import structlog
 from pydantic import JsonValue
 
+from compactor.log_context import ProcessLog
 from compactor.model.errors import Denied, Invalid, LithifyError, Outdated, Unavailable
 from compactor.publishing.published_lake import IcebergJson, PublishedLake, PublishedMetadata, PublishedTable
 from compactor.storage.location import StoreLocation
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 ENDPOINTS = (
     "GET /v1/{prefix}/namespaces",

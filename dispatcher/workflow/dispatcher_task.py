@@ -19,14 +19,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-import structlog
-
+from compactor.log_context import ProcessLog
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, LithifyError, Unavailable, kind_of
 from dispatcher.workflow.callbacks import CAUSE_CHARACTERS_MAX, Callbacks, Executions, Reception
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 DISPATCHER_FAILED = "Lithify.DispatcherFailed"
 DAY_SECONDS = 86_400

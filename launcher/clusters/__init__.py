@@ -11,15 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-import structlog
-
+from compactor.log_context import ProcessLog
 from compactor.model.errors import Invalid, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan, ClusterUse
 from compactor.planning.sizing import Resources
 from launcher.sizing.cluster_choice import ClusterRoom
 from launcher.spark_job import ClusterReference, JobStatus, SparkJob
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 
 class RunningSparkJob(Protocol):

@@ -32,8 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-import structlog
-
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.errors import EXIT_FENCED, EXIT_INVALID, ErrorKind
 from compactor.model.machine import resident_bytes
@@ -54,7 +53,7 @@ from launcher.spark_job import (
 )
 from launcher.submit import job_arguments
 
-_log = structlog.get_logger(__name__)
+_log = ProcessLog()
 
 KIND = "worker"
 ENDED_KEPT = 1_000

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from compactor import DeltaCatalog, compact
 from compactor.catalog.actions import RoundCommitted
 from compactor.catalog.properties import ROWS_PER_COMPACTED_FILE
-from compactor.catalog.tables import PartitionStream
+from compactor.catalog.stream import PartitionStream
 from compactor.engine.protocol import Engine
 from compactor.lake import Table
 from compactor.model.names import PARTITION_STREAM_POSITION

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from numba.core import event
 
@@ -52,16 +53,23 @@ def test_it_is_the_command(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_verb_loads_what_it_needs_and_no_kernels(tmp_path: Path) -> None:
-    (tmp_path / "lake").mkdir()
+    lake = ["--lake", str(tmp_path / "lake")]
+    DeltaCatalog.open(tmp_path / "lake").create_table("ACME.ORDERS.V1", primary_keys=["id"]).append(
+        {}, pa.table({"id": [1]})
+    )
+    document = tmp_path / "document.json"
+    document.write_text('{"schema_version": "1", "source_table_id": "ACME.ORDERS.V1"}')
     assert _loaded(["--version"], tmp_path) == "[]"
-    assert _loaded(["table", "list", "--lake", str(tmp_path / "lake")], tmp_path) == "['numpy', 'pyarrow']"
+    assert _loaded(["table", "list", *lake], tmp_path) == "['numpy', 'pyarrow']"
+    assert _loaded(["plan", str(document), *lake], tmp_path) == "['numpy', 'pyarrow', 'pyarrow.compute']"
 
 
 def _loaded(arguments: Sequence[str], folder: Path) -> str:
+    slow = ("asyncio", "boto3", "numba", "numpy", "pyarrow", "pyarrow.compute", "pyspark", "structlog")
     program = (
         "import sys; from dispatcher.main import run; "
         f"assert run({list(arguments)}, {{}}) == 0; "
-        "print([name for name in ('boto3', 'numba', 'numpy', 'pyarrow', 'pyspark') if name in sys.modules])"
+        f"print([name for name in {slow} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()[-1]

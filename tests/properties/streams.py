@@ -17,7 +17,7 @@ from decimal import Decimal
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from compactor.catalog.tables import Delta
+from compactor.catalog.table_appends import Delta
 from compactor.lake import Table
 from compactor.model.errors import Invalid
 from compactor.model.names import ContentType, Operation
