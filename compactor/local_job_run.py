@@ -294,7 +294,7 @@ class _Engines:
         if not planned.on_spark or self._spark is None:
             return planned.plan, self._at_hand
         expected_sla = without_start(planned.plan.expected_sla, SESSION_SECONDS)
-        return planned.plan.model_copy(update={"expected_sla": expected_sla}), self._spark
+        return planned.plan.model_copy(update={"expected_sla": expected_sla, "predicted_seconds": None}), self._spark
 
 
 def _own_engine(lake: DeltaCatalog) -> InProcessEngine:

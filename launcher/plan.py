@@ -376,7 +376,9 @@ def plan_of(alone: SmallSession, start_seconds: float) -> SessionPlan:
         return plan
     expected_sla = start_seconds * SLA_BUFFER + plan.expected_sla
     start = f"its worker is ready after {start_seconds:.1f} s: {expected_sla:.1f} s expected from its launch"
-    return plan.model_copy(update={"expected_sla": expected_sla, "arithmetic": (*plan.arithmetic, start)})
+    predicted = None if plan.predicted_seconds is None else start_seconds + plan.predicted_seconds
+    times = {"expected_sla": expected_sla, "predicted_seconds": predicted}
+    return plan.model_copy(update={**times, "arithmetic": (*plan.arithmetic, start)})
 
 
 def makespan_seconds(session_seconds: Sequence[float], at_a_time: int) -> float:

@@ -134,13 +134,14 @@ def plan_bundle(
             BundleMember(
                 attempt=session.attempt,
                 before_seconds=before_seconds,
-                plan=_planned(session, ends_at * SLA_BUFFER, number, len(sessions), where),
+                plan=_planned(session, ends_at, number, len(sessions), where),
             )
         )
     return BundlePlan(bundle_id=bundle_id, members=tuple(members))
 
 
-def _planned(session: SmallSession, expected_sla: float, number: int, members: int, where: str) -> SessionPlan:
+def _planned(session: SmallSession, ends_at: float, number: int, members: int, where: str) -> SessionPlan:
+    expected_sla = ends_at * SLA_BUFFER
     shared = (
         f"number {number:,} of {counted(members, 'session')} in one {where}: "
         f"{expected_sla:.1f} s expected from its launch, its start, the sessions before and the 10 % buffer included"
@@ -152,6 +153,7 @@ def _planned(session: SmallSession, expected_sla: float, number: int, members: i
         update={
             "spec": plan.spec.model_copy(update={"job_run": run}),
             "expected_sla": expected_sla,
+            "predicted_seconds": ends_at,
             "arithmetic": (*plan.arithmetic, session.why, shared),
         }
     )

@@ -214,6 +214,7 @@ def plan_sized(measured: MeasuredSession, resources: Resources, sizing: Sizing) 
         measured,
         sizing,
         resources,
+        predicted_seconds=sizing.time.seconds,
         arithmetic=(*measured.why, *sizing.arithmetic),
         expected_rows_written=sizing.work.rows_written,
         first_pass_share=sizing.time.first_pass_share,

@@ -127,7 +127,9 @@ class SessionPlan(Document):
     scratch_bytes_per_round  scratch bytes for a round's rows; None: not known
     task_memory_bytes   memory of one task
     tasks               tasks that run side by side (cores of the cluster)
-    expected_sla        predicted seconds from the job's start to its end, the 10 % buffer of the paper included
+    expected_sla        predicted seconds from the job's start to its end, with a buffer: the paper's 10 %, or what the
+                        table's own sessions say
+    predicted_seconds   the same without the buffer; None: not recorded
     arithmetic          sentences that explain the figures
     cluster             the cluster to launch for it; None: it runs on an existing machine
     expected_rows_written  into compacted files, over all rounds; None: not recorded
@@ -153,6 +155,7 @@ class SessionPlan(Document):
     first_pass_share: float | None = Field(default=None, ge=0, le=1)
     work_seconds: float | None = Field(default=None, ge=0)
     plain_work_seconds: float | None = Field(default=None, ge=0)
+    predicted_seconds: float | None = Field(default=None, ge=0)
     place: str | None = None
     known_schemas: tuple[KnownSchema, ...] = ()
 

@@ -12,6 +12,7 @@ from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Invalid, LithifyError, Outdated, Unavailable
 from compactor.planning.cluster_plan import Cost
 from compactor.planning.spec import Partition
+from compactor.planning.time_model import SLA_BUFFER, SLA_BUFFER_SECONDS_MIN
 from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import Heartbeat, SessionLogState
 from dispatcher.operations.waits import Waits, for_money
@@ -20,7 +21,7 @@ from dispatcher.records.history import EndedJobRun
 from dispatcher.records.job_run_log import JobRunAccepted, JobRunState, JobRunStatus, ShardsState
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.outcome import expected_sla, paused_seconds, seconds_late
-from dispatcher.records.sessions import SessionState
+from dispatcher.records.sessions import SessionPlanned, SessionState
 from launcher.outcomes import Cancelled, Failed, NothingToDo, SessionEnd, Succeeded
 
 READERS = 16
@@ -31,9 +32,6 @@ UNREADABLE = "unreadable"
 
 
 OPEN = (JobRunStatus.WAITING, JobRunStatus.RUNNING)
-
-BUFFER_SHARE, BUFFER_SECONDS_MIN = 0.1, 0.5
-"""Buffer of an expected SLA above the prediction. The band reaches as far below it as above it."""
 
 SHARD_SESSIONS_SHOWN = 10
 """Running sessions that are shown of a job run with shards."""
@@ -48,7 +46,7 @@ class SessionView(Document):
     seconds       from the last attempt's launch to the session's end, or to now; None: none was launched
     expected_sla  its predicted value, in seconds: once it has ended that of its plan, before as it has refined it
     eta_seconds   the rest of it; below 0 it is late
-    eta_band_seconds  from what is predicted without its buffer to that with twice of it
+    eta_band_seconds  from what is predicted without its plan's buffer to that with twice of it
     share         of its delta rows that is compacted, 0 to 1; None: it has not begun
     rows_before   live compacted rows before its first round
     delta_rows    rows of the deltas that its rounds have read so far
@@ -199,8 +197,8 @@ def find_job_run(
     sessions = _sessions(records, job_run_id, state.sessions.values(), clock)
     refined = {each.session_id: each.expected_sla for each in sessions if each.expected_sla is not None}
     expected = expected_sla(state, log.entry(1).at_ms, clock.now_ms(), refined)
-    left = _left(expected, view.seconds) if state.status.is_open else None
-    update = {"expected_sla": expected, "eta_seconds": left[0] if left is not None else None}
+    left = expected - view.seconds if state.status.is_open and expected and view.seconds is not None else None
+    update = {"expected_sla": expected, "eta_seconds": left}
     return view.model_copy(update={"sessions": sessions, "rejections": rejections, **update})
 
 
@@ -377,7 +375,7 @@ def _session(records: JobRunStore, job_run_id: str, session: SessionState, clock
     seconds = _since_launch(session, clock)
     counts = [each.counts for each in running.rounds_done]
     beat = _heartbeat(records, folder) if session.end is None and was_launched else None
-    left = _left(expected, seconds) if session.end is None else None
+    left = None if session.end is not None or not expected or seconds is None else expected - seconds
     return SessionView(
         session_id=session.pin.session_id,
         partition=session.pin.partition,
@@ -388,8 +386,8 @@ def _session(records: JobRunStore, job_run_id: str, session: SessionState, clock
         heartbeat=beat,
         seconds=seconds,
         expected_sla=expected,
-        eta_seconds=left[0] if left is not None else None,
-        eta_band_seconds=left[1] if left is not None else None,
+        eta_seconds=left,
+        eta_band_seconds=None if left is None or session.plan is None else _band(left, expected or 0.0, session.plan),
         share=_share(session, beat),
         rows_before=counts[0].rows_before if counts else None,
         delta_rows=sum(each.rows_in - each.rows_before for each in counts) if counts else None,
@@ -401,13 +399,12 @@ def _session(records: JobRunStore, job_run_id: str, session: SessionState, clock
     )
 
 
-def _left(expected: float | None, seconds: float | None) -> tuple[float, tuple[float, float]] | None:
-    """Seconds left, and their band: from the prediction without its buffer to that with twice of it. None: not
-    known."""
-    if not expected or seconds is None:
-        return None
-    spread = max(expected * BUFFER_SHARE / (1 + BUFFER_SHARE), BUFFER_SECONDS_MIN)
-    return expected - seconds, (max(expected - spread - seconds, 0.0), max(expected + spread - seconds, 0.0))
+def _band(left: float, expected: float, plan: SessionPlanned) -> tuple[float, float]:
+    """Of the seconds that are left: as far below and above as the plan's buffer reaches, which grows and shrinks with
+    what is expected."""
+    predicted = plan.expected_sla / SLA_BUFFER if plan.predicted_seconds is None else plan.predicted_seconds
+    spread = max(expected * (1 - predicted / plan.expected_sla), SLA_BUFFER_SECONDS_MIN)
+    return max(left - spread, 0.0), max(left + spread, 0.0)
 
 
 def _share(session: SessionState, beat: Heartbeat | None) -> float | None:

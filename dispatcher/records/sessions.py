@@ -39,6 +39,7 @@ class SessionPlanned(Document):
 
     cluster  launched for them; None: they run on an existing machine
     bundle  id of the bundle, if the attempt shares a Spark job with other sessions; None: it has its own
+    predicted_seconds  `expected_sla` without its buffer; None: not recorded
     """
 
     action: Literal["session_planned"] = "session_planned"
@@ -54,6 +55,7 @@ class SessionPlanned(Document):
     changes: tuple[str, ...] = ()
     cluster: ClusterPlan | None = None
     bundle: str | None = None
+    predicted_seconds: float | None = None
 
 
 class SessionLaunching(Document):

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from compactor.planning.time_model import SLA_BUFFER
 from dispatcher.layout import printable
-from dispatcher.operations.status import BUFFER_SHARE, JobRunView
+from dispatcher.operations.status import JobRunView
 from dispatcher.web.words import seconds_words
 
 DECADES = 6
@@ -15,7 +16,7 @@ DECADES = 6
 
 _LEAST_SECONDS = 0.1
 
-BUFFER_UNITS = math.log10(1 + BUFFER_SHARE) / DECADES * 100
+BUFFER_UNITS = math.log10(SLA_BUFFER) / DECADES * 100
 """How far a prediction is below its expected SLA on the axis, where nothing but the paper's buffer is between them."""
 
 

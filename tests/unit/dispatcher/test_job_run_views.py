@@ -66,7 +66,9 @@ class State:
         self.write(JobRunAccepted(spec=spec, content_digest="d", message_id="m", sessions=(pin,)))
         self.write(JobRunClaimed(owner="me", epoch=1))
 
-    def plan(self, expected_sla: float, cluster: ClusterPlan | None = None) -> None:
+    def plan(
+        self, expected_sla: float, cluster: ClusterPlan | None = None, predicted_seconds: float | None = None
+    ) -> None:
         self.write(
             SessionPlanned(
                 epoch=1,
@@ -78,6 +80,7 @@ class State:
                 expected_sla=expected_sla,
                 arithmetic=(),
                 cluster=cluster,
+                predicted_seconds=predicted_seconds,
             )
         )
 
@@ -159,6 +162,15 @@ def test_a_sessions_time_is_from_its_last_launch_to_its_end_as_what_is_expected_
     state.fail()
     state.clock.sleep(100)
     assert (state.session().seconds, state.session().eta_seconds) == (4.0, None)
+
+
+def test_the_band_of_what_is_left_is_as_wide_as_the_plans_own_buffer(state: State) -> None:
+    state.accept()
+    state.plan(expected_sla=110.0, predicted_seconds=88.0)
+    state.launch(attempt=1)
+    state.rounds(expected_sla=220.0)  # refined, since it takes longer: so does what may be missing
+    state.clock.sleep(40)
+    assert state.session().eta_band_seconds == pytest.approx((180 - 44, 180 + 44))
 
 
 def test_a_running_session_has_a_bar_with_its_rows_its_round_and_what_is_left_with_its_band(state: State) -> None:
