@@ -1,9 +1,8 @@
 """Statistics of a session's input before any row is read: one frozen value, from the log if possible, else from
-footers. `SessionSize` are its amounts, from which sizing and time are calculated.
+a sample of the files. `SessionSize` are its amounts, from which sizing and time are calculated.
 
     from the log       rows, bytes at rest, files, content types, the index, which keys lie in which file
-    from footers       decoded bytes of each column; of at most `OUTLINED_FILES_MAX` files, spread over all
-    from a sample      the same for text, and its types if none are declared: its first block
+    from a sample      the types of text, if none are declared: its first block
     from the table's   the seconds of its steps, and the share of its rows that was rewritten
     own rounds
 """
@@ -11,7 +10,7 @@ footers. `SessionSize` are its amounts, from which sizing and time are calculate
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import exp, inf
@@ -26,10 +25,6 @@ from compactor.planning.round_plan import DeltaFileRef
 from compactor.planning.sizing import SessionSize
 from compactor.planning.task_memory import ROWS_PER_CUT, ends_of_pieces
 from compactor.planning.time_model import MeasuredRound, SessionWork, TasksOfRound, correction_of, rates_of
-from compactor.tabular import FileOutline
-
-OUTLINED_FILES_MAX = 32
-"""Footers that are read for the widths of columns, in addition to those that are read for their schemas."""
 
 COMPARED_FILES_MAX = 64
 COMPARISONS_MAX = 200_000
@@ -38,34 +33,30 @@ COMPARISONS_MAX = 200_000
 
 @dataclass(frozen=True)
 class SchemaStatistics:
-    """Statistics of all files with one schema.
-
-    schema         of these files
-    size_bytes     at rest
-    decoded_bytes  of each column, in all rows; bytes at rest if a column's decoded size is unknown
-    content_types  of the files
-    """
+    """Statistics of all files with one schema. `size_bytes`: at rest."""
 
     schema: pa.Schema
     files: int
     rows: int
     size_bytes: int
-    decoded_bytes: Mapping[str, int]
     content_types: frozenset[ContentType]
+
+    @classmethod
+    def of(cls, schema: pa.Schema, files: Sequence[DataFile]) -> SchemaStatistics:
+        rows, size_bytes = sum(file.rows for file in files), sum(file.size_bytes for file in files)
+        return cls(schema, len(files), rows, size_bytes, frozenset(file.content_type for file in files))
 
 
 @dataclass(frozen=True)
 class InputStatistics:
     """
-    deltas             pending delta files, by schema
-    key_bytes_per_row  decoded, of all primary key columns
-    compacted_rows     in compacted files, dead ones included
-    sampled_files      text files whose types are those of their first block
-    size               the amounts from which sizing and time are calculated
+    deltas          pending delta files, by schema
+    compacted_rows  in compacted files, dead ones included
+    sampled_files   text files whose types are those of their first block
+    size            the amounts from which sizing and time are calculated
     """
 
     deltas: tuple[SchemaStatistics, ...]
-    key_bytes_per_row: float
     compacted_rows: int
     sampled_files: int
     size: SessionSize
@@ -76,12 +67,11 @@ class InputStatistics:
         rows = sum(each.rows for each in self.deltas)
         if rows:
             at_rest = sum(each.size_bytes for each in self.deltas)
-            decoded = sum(sum(each.decoded_bytes.values()) for each in self.deltas)
             kinds = ", ".join(sorted({kind.value for each in self.deltas for kind in each.content_types}))
             files = counted(sum(each.files for each in self.deltas), f"{kinds} file")
             sentences.append(
                 f"{counted(rows, 'delta row')} in {files} of {counted(len(self.deltas), 'schema')}: {at_rest:,} bytes "
-                f"at rest, {decoded:,} decoded, {self.key_bytes_per_row:.0f} a row of primary keys"
+                "at rest"
             )
         if rows and self.size.merged_files:
             files = counted(self.size.merged_files, "small compacted file")
@@ -99,20 +89,18 @@ class InputStatistics:
 
 def statistics_of(
     deltas: Sequence[tuple[DeltaFileRef, pa.Schema]],
-    outlines: Mapping[str, FileOutline],
     compacted: CompactedStream | None,
     key_columns: Sequence[str],
     sort_values_bytes: int,
     *,
     max_dead_row_share: float,
     lake_is_remote: bool,
+    sampled_files: int,
 ) -> InputStatistics:
-    """`outlines`: those of some delta files, by URI."""
-    by_schema: dict[pa.Schema, list[DeltaFileRef]] = {}
+    """`deltas`: the pending files, each with its schema."""
+    by_schema: dict[pa.Schema, list[DataFile]] = {}
     for ref, schema in deltas:
-        by_schema.setdefault(schema.remove_metadata(), []).append(ref)
-    delta_statistics = tuple(_of_schema(schema, refs, outlines) for schema, refs in by_schema.items())
-    widths = _mean_widths(delta_statistics)
+        by_schema.setdefault(schema.remove_metadata(), []).append(ref.file)
     files = [ref.file for ref, _ in deltas]
     delta_rows = sum(file.rows for file in files)
     ordered = _ordered_columns(deltas, key_columns)
@@ -140,10 +128,9 @@ def statistics_of(
         uncut_files=sum(file.rows >= 2 * ROWS_PER_CUT and _undivided_rows(file) == file.rows for file in files),
     )
     return InputStatistics(
-        deltas=delta_statistics,
-        key_bytes_per_row=sum(widths.get(name, 0.0) for name in key_columns),
+        deltas=tuple(SchemaStatistics.of(schema, of_schema) for schema, of_schema in by_schema.items()),
         compacted_rows=sum(file.rows for file in compacted_files),
-        sampled_files=sum(not outline.whole for outline in outlines.values()),
+        sampled_files=sampled_files,
         size=size,
     )
 
@@ -162,57 +149,6 @@ def _ordered_columns(deltas: Sequence[tuple[DeltaFileRef, pa.Schema]], key_colum
 def spread(count: int, most: int) -> frozenset[int]:
     """At most `most` positions of a sequence of `count`, spread over all of it."""
     return frozenset(number * count // min(count, most) for number in range(min(count, most)))
-
-
-def _of_schema(
-    schema: pa.Schema, refs: Sequence[DeltaFileRef], outlines: Mapping[str, FileOutline]
-) -> SchemaStatistics:
-    known = [outlines[ref.uri] for ref in refs if ref.uri in outlines]
-    widths: dict[str, list[float]] = {}
-    for outline in known:
-        for name, width in outline.row_bytes.items():
-            widths.setdefault(name, []).append(width)
-    present = set(schema.names)
-    means = {name: sum(each) / len(each) for name, each in widths.items() if name in present}
-    files = [ref.file for ref in refs]
-    rows, size_bytes = sum(file.rows for file in files), sum(file.size_bytes for file in files)
-    return SchemaStatistics(
-        schema=schema,
-        files=len(files),
-        rows=rows,
-        size_bytes=size_bytes,
-        decoded_bytes=_decoded(schema, rows, size_bytes, means),
-        content_types=frozenset(file.content_type for file in files),
-    )
-
-
-def _decoded(schema: pa.Schema, rows: int, size_bytes: int, widths: Mapping[str, float]) -> dict[str, int]:
-    """Decoded bytes of each column: by its type if that has a fixed width, else by the outlines, else an even share
-    of the bytes at rest."""
-    decoded = {}
-    for field in schema:
-        width = _fixed_width(field.type)
-        if width is None:
-            width = widths.get(field.name, size_bytes / max(rows, 1) / len(schema))
-        decoded[field.name] = int(rows * width)
-    return decoded
-
-
-def _fixed_width(kind: pa.DataType) -> float | None:
-    try:
-        return float(kind.bit_width) / 8
-    except ValueError:
-        return None
-
-
-def _mean_widths(statistics: Sequence[SchemaStatistics]) -> dict[str, float]:
-    bytes_of: dict[str, int] = {}
-    rows_of: dict[str, int] = {}
-    for each in statistics:
-        for name, size in each.decoded_bytes.items():
-            bytes_of[name] = bytes_of.get(name, 0) + size
-            rows_of[name] = rows_of.get(name, 0) + each.rows
-    return {name: size / max(rows_of[name], 1) for name, size in bytes_of.items()}
 
 
 # ------------------------------------------------------------------------------------- which files deltas may touch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -16,7 +16,7 @@ from compactor.model.errors import Invalid
 from compactor.model.names import ContentType, counted
 from compactor.planning.capacity import check_capacity
 from compactor.planning.destinations import check_destination
-from compactor.planning.input_statistics import OUTLINED_FILES_MAX, InputStatistics, statistics_of
+from compactor.planning.input_statistics import InputStatistics, statistics_of
 from compactor.planning.named_deltas import naming_deltas
 from compactor.planning.session_input import SessionInput, read_session_input
 from compactor.planning.session_streams import PendingWork, SessionStreams
@@ -25,7 +25,7 @@ from compactor.planning.spec import DEFAULT_SORT_KEYS, FILES_MAX, JobRunSpec, Kn
 from compactor.planning.table_terms import check_online
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.location import StoreLocation, is_remote
-from compactor.tabular import FileOutline, TabularFile, read_outline, read_schema
+from compactor.tabular import TabularFile, read_outline
 
 STREAMS_PER_PAGE = 64
 """Streams that are looked at in one go: at 30 ms a request, less than a second on an object store."""
@@ -173,8 +173,8 @@ def measure_session(spec: SessionSpec, lake: DeltaCatalog, *, as_pinned: bool = 
     as_pinned  the session was pinned just now: its logs are not read again
     """
     with naming_deltas(spec, lake):
-        session, outlines = read_for_plan(spec, lake, as_pinned=as_pinned)
-        statistics = measure(session, outlines, lake)
+        session, sampled_files = read_for_plan(spec, lake, as_pinned=as_pinned)
+        statistics = measure(session, lake, sampled_files)
     work = session.streams.work()
     return MeasuredSession(
         spec=spec,
@@ -229,50 +229,36 @@ def _plain_work_seconds(sizing: Sizing) -> float:
     return predicted_time(size, sizing.resources, sizing.rounds, sizing.hash_bucket_count).work_seconds
 
 
-class _Outlines:
-    """Reads schemas for a plan: a sample of text files, and the column widths of some files."""
+def read_for_plan(spec: SessionSpec, lake: DeltaCatalog, *, as_pinned: bool = False) -> tuple[SessionInput, int]:
+    """The input, and the number of text files without declared types of which only a sample was read. If a sample is
+    refused, the text is read whole, which may be valid."""
+    sampled: list[str] = []
 
-    def __init__(self) -> None:
-        self.found: dict[str, FileOutline] = {}
-        self._read = 0
-
-    def schema_of(self, location: StoreLocation, file: TabularFile, declared: pa.Schema | None) -> pa.Schema:
-        self._read += 1
-        if not file.content_type.is_text and self._read > OUTLINED_FILES_MAX:
-            return read_schema(location, file, declared)
+    def schema_of(location: StoreLocation, file: TabularFile, declared: pa.Schema | None) -> pa.Schema:
         outline = read_outline(location, file, declared)
-        self.found[file.uri] = outline
+        if not outline.whole:
+            sampled.append(file.uri)
         return outline.schema
 
-    @property
-    def all_whole(self) -> bool:
-        return all(outline.whole for outline in self.found.values())
-
-
-def read_for_plan(
-    spec: SessionSpec, lake: DeltaCatalog, *, as_pinned: bool
-) -> tuple[SessionInput, dict[str, FileOutline]]:
-    """For text without declared types a sample is read; if it is refused, the whole text, which may be valid."""
-    outlines = _Outlines()
     try:
-        return read_session_input(spec, lake, schema_of=outlines.schema_of, as_pinned=as_pinned), outlines.found
+        return read_session_input(spec, lake, schema_of=schema_of, as_pinned=as_pinned), len(sampled)
     except Invalid:
-        if outlines.all_whole:
+        if not sampled:
             raise
-    return read_session_input(spec, lake, as_pinned=as_pinned), {}
+    return read_session_input(spec, lake, as_pinned=as_pinned), 0
 
 
-def measure(session: SessionInput, outlines: Mapping[str, FileOutline], lake: DeltaCatalog) -> InputStatistics:
-    """Statistics of a session's input."""
+def measure(session: SessionInput, lake: DeltaCatalog, sampled_files: int = 0) -> InputStatistics:
+    """Statistics of a session's input. `sampled_files`: as `read_for_plan` returns it."""
     streams, compacted = session.streams, session.streams.compacted
     statistics = statistics_of(
         list(zip(streams.pending, session.schemas, strict=True)),
-        outlines,
         compacted,
         session.key_columns,
         encoded_width(session.sort_columns),
         max_dead_row_share=streams.spec.job_run.max_dead_row_share,
         lake_is_remote=lake.location.is_remote,
+        sampled_files=sampled_files,
     )
     merged = [] if compacted is None else [compacted.files[each] for group in streams.merges for each in group]
     size = replace(

@@ -80,9 +80,12 @@ def read_schema(location: StoreLocation, file: TabularFile, schema: pa.Schema | 
 
 
 def read_outline(location: StoreLocation, file: TabularFile, schema: pa.Schema | None = None) -> FileOutline:
-    """The columns of a file and their widths, from its footer; of text only the first block is read."""
+    """The columns of a file, from its footer; of text only the first block is read."""
+    reader = _FORMATS[file.content_type]
+    if not isinstance(reader, Csv | JsonLines):
+        return FileOutline(read_schema(location, file, schema))
     with reading(file.uri, file.content_type):
-        outline = _FORMATS[file.content_type].outline(Source.of(location, file), schema)
+        outline = reader.outline(Source.of(location, file), schema)
         _checked(file, outline.schema)
         return replace(outline, schema=plain_schema(outline.schema))
 

@@ -65,14 +65,12 @@ class FileMeasure:
 
 @dataclass(frozen=True)
 class FileOutline:
-    """The schema and column widths of a file, from its footer or its first block.
+    """The schema of a file, from its footer or its first block.
 
-    row_bytes  average decoded bytes by top-level column; columns of unknown width are absent
-    whole      False: of text without declared types, the types are those of the first block, and later rows may differ
+    whole  False: of text without declared types, the types are those of the first block, and later rows may differ
     """
 
     schema: pa.Schema
-    row_bytes: Mapping[str, float]
     whole: bool = True
 
 
@@ -140,9 +138,6 @@ class TabularFormat(Protocol):
     ) -> Iterator[pa.RecordBatch]: ...
 
     def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure: ...
-
-    def outline(self, source: Source, schema: pa.Schema | None) -> FileOutline:
-        """The outline. Reads only a footer or a first block, whatever the file's size."""
 
 
 def wanted_columns(source: Source, schema: pa.Schema, columns: Sequence[str] | None) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 from pyarrow import feather, ipc
 
-from compactor.tabular.formats import FileMeasure, FileOutline, Source, wanted_columns
+from compactor.tabular.formats import FileMeasure, Source, wanted_columns
 
 _FILE_MAGIC = b"ARROW1"
 _FEATHER_V1_MAGIC = b"FEA1"
@@ -46,9 +46,6 @@ class Ipc:
             wanted = wanted_columns(source, reader.schema, columns)
             for batch in _batches(reader):
                 yield batch.select(wanted)
-
-    def outline(self, source: Source, schema: pa.Schema | None) -> FileOutline:
-        return FileOutline(self.read_schema(source, schema), {})
 
     def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure:
         """The file form has row counts in its batch headers; the stream form must be read."""

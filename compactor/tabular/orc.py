@@ -11,7 +11,7 @@ from pyarrow import orc
 
 from compactor.schemas.cast import cast_array, cast_column
 from compactor.schemas.unify import unify_types
-from compactor.tabular.formats import FileMeasure, FileOutline, Source, wanted_columns
+from compactor.tabular.formats import FileMeasure, Source, wanted_columns
 from compactor.tabular.stored_types import stored_in_orc
 
 RowsT = TypeVar("RowsT", pa.Table, pa.RecordBatch)
@@ -42,9 +42,6 @@ class Orc:
             needed = wanted or file.schema.names[:1]
             for stripe in range(file.nstripes):
                 yield _as_written(file.read_stripe(stripe, columns=needed).select(wanted), schema)
-
-    def outline(self, source: Source, schema: pa.Schema | None) -> FileOutline:
-        return FileOutline(self.read_schema(source, schema), {})
 
     def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure:
         del schema

@@ -21,7 +21,7 @@ from compactor.schemas.unify import refuse_repeated_columns
 from compactor.storage.location import StoreLocation
 from compactor.tabular.bounds import parquet_column_stats
 from compactor.tabular.filesystems import reading
-from compactor.tabular.formats import FileMeasure, FileOutline, Source, TabularFile, wanted_columns
+from compactor.tabular.formats import FileMeasure, Source, TabularFile, wanted_columns
 from compactor.tabular.parquet_pages.arrow_files import (
     KnownFooter,
     OpenParquet,
@@ -42,10 +42,10 @@ THREADED_BYTES_MIN = 1024 * 1024
 
 _MAGIC_BYTES = 4
 _TAIL_BYTES = 8
+"""After the footer: its length, and Parquet's magic bytes."""
 
 _SAMPLE_ROWS = 4_096
 """Of which it is judged which columns repeat their values."""
-"""After the footer: its length, and Parquet's magic bytes."""
 
 BATCH_ROWS_MAX = 128 * 1024
 BATCH_ROWS_MIN = 256
@@ -149,12 +149,6 @@ class Parquet:
                     return _as_written(table, file.schema)
                 row_index -= rows
             return file.schema.empty_table()
-
-    def outline(self, source: Source, schema: pa.Schema | None) -> FileOutline:
-        del schema
-        with open_parquet(source) as file:
-            check_footer(file.parquet.metadata, file.opened)
-            return FileOutline(arrow_schema_of(file.parquet), _row_bytes(file.parquet.metadata))
 
     def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure:
         del schema

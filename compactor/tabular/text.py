@@ -117,13 +117,8 @@ class Csv:
         # A column of one block may not fit its declared type: the session reports that after reading the whole file.
         inferred, _ = self._infer(start, header, {}, blocks_max=1)
         kinds = {name: declared.get(name, kind) for name, kind in zip(header.names, inferred, strict=True)}
-        block = self._first_block(start, header)
         whole = len(declared) == len(header) or start.open().size() <= BLOCK_BYTES
-        return FileOutline(pa.schema(list(kinds.items())), _row_bytes(block), whole)
-
-    def _first_block(self, source: Source, header: pa.Schema) -> pa.RecordBatch | None:
-        options = _convert_options(dict(zip(header.names, header.types, strict=True)), None)
-        return next(self._parsed_batches(source, header, options), None)
+        return FileOutline(pa.schema(list(kinds.items())), whole)
 
     def _header(self, source: Source) -> pa.Schema:
         """The column names, with the types of the first block."""
@@ -192,13 +187,6 @@ class Csv:
         options = _convert_options({name: pa.string()}, [name])
         batches = islice(self._parsed_batches(source, first, options), blocks_max)
         return type_of_texts(batch.column(0) for batch in batches)
-
-
-def _row_bytes(rows: pa.RecordBatch | pa.Table | None) -> dict[str, float]:
-    """Average bytes of a row, by column."""
-    if rows is None or not rows.num_rows:
-        return {}
-    return {name: rows.column(name).nbytes / rows.num_rows for name in rows.schema.names}
 
 
 def _fits_one_block(source: Source) -> bool:
@@ -280,8 +268,7 @@ class JsonLines:
         """The outline of the first block. Later lines may have further columns."""
         inferred = _infer_json(source, schema, blocks_max=1).schema
         fields = [field.with_type(_types(schema).get(field.name, field.type)) for field in inferred]
-        block = next(_json_tables(source, _needed(inferred, inferred.names)), None)
-        return FileOutline(pa.schema(fields), _row_bytes(block), _fits_one_block(source))
+        return FileOutline(pa.schema(fields), _fits_one_block(source))
 
     def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure:
         found = _infer_json(source, schema)

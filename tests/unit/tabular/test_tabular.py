@@ -246,7 +246,6 @@ def test_of_a_long_text_a_few_blocks_are_read_for_its_outline(outlined: Csv | Js
     source = Source(file, "", RangeReader(ranges))
     outline = outlined.outline(source, None)
     assert outline.schema.names == ["id", "v"]
-    assert outline.row_bytes["v"] == pytest.approx(1_000, rel=0.05)
     assert not outline.whole
     assert ranges.bytes_requested() <= 4 * BLOCK_BYTES
 
