@@ -51,6 +51,11 @@ PART_BYTES_MAX = 200
 NAMES_KEPT = 4_096
 """Encoded names that a process keeps: the keys of one session have its table's and its partition's again and again."""
 
+_PLAIN_TEXT = "[A-Za-z0-9_-][A-Za-z0-9_.-]*"
+_PLAIN = re.compile(_PLAIN_TEXT)
+_PLAIN_PAIRS = re.compile(f"{_PLAIN_TEXT}={_PLAIN_TEXT}(?:,{_PLAIN_TEXT}={_PLAIN_TEXT})*")
+"""Texts that are their own names, as most are, are told faster than they are quoted."""
+
 _CONTINUES = "~"
 _EMPTY = "%"
 _UNPARTITIONED = "_"
@@ -81,6 +86,11 @@ def encode_partition(partition: Mapping[str, str]) -> str:
 
 def decode_partition(encoded: str) -> dict[str, str]:
     """The inverse of `encode_partition`. Raises `Invalid` for anything else."""
+    if len(encoded) <= PART_BYTES_MAX and _PLAIN_PAIRS.fullmatch(encoded):
+        pairs = encoded.split(",")
+        plain = dict(pair.split("=") for pair in pairs)
+        if len(plain) == len(pairs):
+            return plain
     joined = join_name(encoded)
     partition: dict[str, str] = {}
     if joined != _UNPARTITIONED:
@@ -100,6 +110,8 @@ def continues(part: str) -> bool:
 @lru_cache(maxsize=NAMES_KEPT)
 def quote_text(text: str) -> str:
     """A text in one part, of any length, without `,` and `=`. Raises `Invalid` if it is not Unicode."""
+    if _PLAIN.fullmatch(text):
+        return text
     try:
         # quote() keeps `~`, which has a special meaning here.
         encoded = quote(text, safe="").replace("~", "%7E") or _EMPTY
@@ -110,6 +122,8 @@ def quote_text(text: str) -> str:
 
 def unquote_text(quoted: str) -> str:
     """The inverse of `quote_text`. Raises `Invalid` for bytes that are not UTF-8."""
+    if "%" not in quoted:
+        return quoted
     if quoted == _EMPTY:
         return ""
     try:
@@ -120,9 +134,10 @@ def unquote_text(quoted: str) -> str:
 
 def split_name(quoted: str) -> str:
     """What is quoted, as path parts that are no longer than a file name may be."""
-    if len(quoted) > PART_BYTES_MAX:
-        # No later part may begin with a dot either.
-        quoted = quoted.replace(".", "%2E")
+    if len(quoted) <= PART_BYTES_MAX:
+        return quoted
+    # No later part may begin with a dot either.
+    quoted = quoted.replace(".", "%2E")
     starts = range(0, len(quoted), PART_BYTES_MAX)
     return f"{_CONTINUES}/".join(quoted[start : start + PART_BYTES_MAX] for start in starts)
 

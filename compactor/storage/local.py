@@ -113,14 +113,14 @@ class LocalStore:
     def list_folders(self, prefix: str) -> Iterator[str]:
         top = self._root / prefix
         with _translated(top):
-            found: str | None = None
+            found, above = None, f"{top}/"
             for name, is_folder in _children(top, at_root=not prefix, follows_links=True):
                 if not is_folder:
                     continue
                 # A folder without files remains after a delete or a stopped writer. It has no key, so it is not listed.
                 # Folders beside each other are mostly alike: what one has is looked for in the next one first.
-                if found is None or not _is_file(f"{top}/{name}", found):
-                    found = _first_file(f"{top}/{name}")
+                if found is None or not _is_file(above + name, found):
+                    found = _first_file(above + name)
                 if found is not None:
                     yield name.removesuffix("/")
 

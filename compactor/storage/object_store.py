@@ -8,7 +8,6 @@ a plain value that is sent to Spark executors; it never holds credentials, which
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -109,5 +108,8 @@ def encoded_names(store: ObjectStore, prefix: str) -> Iterator[str]:
 def decoded_names(store: ObjectStore, prefix: str, decode: Callable[[str], NameT]) -> Iterator[NameT]:
     """The decoded names below a prefix. Folders whose names cannot be decoded are others': they are skipped."""
     for name in encoded_names(store, prefix):
-        with suppress(Invalid):
-            yield decode(name)
+        try:
+            decoded = decode(name)
+        except Invalid:
+            continue
+        yield decoded
