@@ -26,7 +26,7 @@ from compactor.engine.protocol import sentence_of
 from compactor.kernels.warm import warm_kernels
 from compactor.log_context import configure_logging
 from compactor.model.errors import EXIT_FAILED
-from compactor.model.freed_memory import return_freed_memory
+from compactor.model.freed_memory import keep_few_arenas, return_freed_memory
 from compactor.model.machine import peak_memory_bytes
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan
@@ -66,6 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Runs small sessions, each as a line of stdin says.")
     parser.add_argument("--memory-bytes", type=int, required=True, help="memory of a session")
     given = parser.parse_args(arguments)
+    keep_few_arenas()  # sessions whose lake is on an object store have many short-lived threads
     # What libraries print belongs to the log.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
