@@ -96,7 +96,7 @@ class RowCounter:
     def __init__(self, address: ProgressAddress | None, clock: Clock | None = None) -> None:
         self._address = address
         self._clock = clock or SystemClock()
-        self._task = bytes.fromhex(self._clock.new_id())
+        self._task = b"" if address is None else bytes.fromhex(self._clock.new_id())
         self._rows = 0
         self._reported_at_seconds = self._clock.monotonic_seconds()
 

@@ -182,10 +182,10 @@ class DeltaCatalog:
 
     def create_table_like(self, table_id: str, like: Table) -> Table:
         """The table, created if need be with the partition keys, private columns and retention times of another one."""
-        wanted = _like(table_id, like)
         known = self._known_definition(table_id)
         if known is not None:
             return self._table(known)
+        wanted = _like(table_id, like)
 
         def decide(log_state: LogState[TableDefinition | None]) -> Sequence[TableAction]:
             if log_state.state is None:
@@ -570,6 +570,9 @@ class Table:
     def _in_key_order(self, partition: Mapping[str, object]) -> dict[str, str]:
         if not isinstance(partition, Mapping):
             raise Invalid(f"a partition is a dict of text by partition key, not a {type(partition).__name__}")
+        texts = {key: value for key, value in partition.items() if isinstance(value, str)}
+        if tuple(partition) == tuple(texts) == self.partition_keys:
+            return texts
         keys = ", ".join(map(repr, self.partition_keys))
         has = f"table {self.table_id} has {f'the partition keys {keys}' if keys else 'no partition keys'}"
         reasons = [f"the partition lacks {key!r}: {has}" for key in self.partition_keys if key not in partition]

@@ -225,6 +225,8 @@ def plan_sized(measured: MeasuredSession, resources: Resources, sizing: Sizing) 
 
 def _plain_work_seconds(sizing: Sizing) -> float:
     """Predicted without what the table's own rounds say."""
+    if not sizing.size.corrections:
+        return sizing.prediction.model.work_seconds
     size = replace(sizing.size, corrections=())
     return predicted_time(size, sizing.resources, sizing.rounds, sizing.hash_bucket_count).work_seconds
 

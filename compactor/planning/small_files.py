@@ -89,6 +89,8 @@ def small_files_to_merge(
 
     arriving_bytes  where rows keep their order: of deltas, whose rows are written behind those of the last small files
     """
+    if not limits.are_enough(len(files), len(files)):
+        return ()
     limits = limits.of(files.values())
     small = _small(files, vectors, limits)
     if limits.in_order:

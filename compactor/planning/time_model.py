@@ -110,6 +110,8 @@ class Rates:
     def corrected(self, factors: Mapping[str, float]) -> Rates:
         """The same, each step times its factor (`correction_of`). Most bytes are read, and all are written, in the
         materialize step."""
+        if not factors:
+            return self
         hashing = factors.get("hash_bucket", 1.0)
         dedupe = factors.get("dedupe", 1.0)
         materialize = factors.get("materialize", 1.0)

@@ -101,6 +101,7 @@ class SessionJournal:
             rows_done=0,
             rows=0,
         )
+        self._share_done: float | None = None
         self._written: Heartbeat | None = None
         self._write_due_seconds = float("-inf")
         self._lock = threading.Lock()
@@ -181,8 +182,7 @@ class SessionJournal:
 
     def share_done(self, share: float) -> None:
         """For the next heartbeat: what it follows from, a step or rows, is progress that has one anyway."""
-        with self._lock:
-            self._beat = self._beat.model_copy(update={"share_done": share})
+        self._share_done = share
 
     def succeeded(self, result: SessionResult) -> None:
         """The entry has no completions: the table's own log has them, and they hold bounds of its rows.
@@ -250,7 +250,8 @@ class SessionJournal:
 
     def _move(self, **changes: int | str) -> None:
         with self._lock:
-            self._beat = self._beat.model_copy(update={**changes, "at_ms": self._clock.now_ms()})
+            update = {**changes, "share_done": self._share_done, "at_ms": self._clock.now_ms()}
+            self._beat = self._beat.model_copy(update=update)
         self._on_heartbeat(self._beat)
 
     def beat(self) -> None:

@@ -113,8 +113,8 @@ class OutputTarget:
         stream, version, content_type = output.index.stream, output.compacted_stream_version, output.content_type
         return CompactedFilePath(stream, version, commit_id, file_number, content_type, self.task_attempt).key
 
-    def uri(self, file_number: int) -> str:
-        return f"{self.step.location.root_uri}/{self.path(file_number)}"
+    def uri(self, path: str) -> str:
+        return f"{self.step.location.root_uri}/{path}"
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class FileCutter:
     def _open_file(self) -> TabularWriter:
         output = self._step.output
         self._room = output.rows_per_compacted_file
-        uri = self._target.uri(self._file_number)
+        uri = self._target.uri(self._target.path(self._file_number))
         location, columns = self._step.location, self._dictionary_columns
         if columns is not None:
             columns = (*columns, *(key for key, _ in output.open_partition or ()))
@@ -262,13 +262,14 @@ def _read_back_schema(location: StoreLocation, written: TabularFile) -> None:
 
 def _finished(target: OutputTarget, file_number: int, writer: TabularWriter, checks: Sequence[_Check]) -> DataFile:
     measure: FileMeasure = writer.close()
-    written = TabularFile(target.uri(file_number), target.step.output.content_type, measure.size_bytes)
+    path = target.path(file_number)
+    written = TabularFile(target.uri(path), target.step.output.content_type, measure.size_bytes)
     _read_back_schema(target.step.location, written)
     for check in checks:
         with written_here() if isinstance(check.source, CompactedSource) else nullcontext():
             check_row_group(target.step.location, written, check.row_group, check.source.file, check.row_indices)
     output = target.step.output
-    return data_file(file_number, target.path(file_number), output.content_type, measure, output.private_columns)
+    return data_file(file_number, path, output.content_type, measure, output.private_columns)
 
 
 TASK_ATTEMPT_DIGITS = 16

@@ -5,6 +5,7 @@ A file in a folder that has another time than the log says may be a copy with th
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def check_local_file(
 
     modified_at_ns  None: it is not recorded, and only sizes are compared
     """
-    status = Path(path).stat()
+    status = os.stat(path)
     if status.st_size != size_bytes:
         found = f"it has {status.st_size:,} bytes, but the log says {size_bytes:,}"
         raise not_as_logged(f"file://{path}", found, delta_id)
