@@ -21,10 +21,10 @@ _ID_WINDOWS = 16
 """Parts of that time. The ids of one part are forgotten together."""
 
 
-def refused_until_ms(now_ms: int, ids_refused_seconds: float = IDS_REFUSED_SECONDS) -> int:
+def refused_until_ms(now_ms: int) -> int:
     """The time until which ids that retire now are refused, rounded up so that there are few different times."""
-    part_ms = max(int(ids_refused_seconds * 1_000) // _ID_WINDOWS, 1)
-    return -(-(now_ms + int(ids_refused_seconds * 1_000)) // part_ms) * part_ms
+    part_ms = IDS_REFUSED_SECONDS * 1_000 // _ID_WINDOWS
+    return -(-(now_ms + IDS_REFUSED_SECONDS * 1_000) // part_ms) * part_ms
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from compactor.maintenance.garbage import (
     find_garbage,
     find_unfinished,
 )
-from compactor.maintenance.retirement import Retention, StreamRetired, StreamRetirement, retention_of
+from compactor.maintenance.retirement import StreamRetired, StreamRetirement, retention_of
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Denied, LithifyError
 from compactor.model.names import counted
@@ -158,13 +158,13 @@ class Collection:
                 delete_unfinished(store, writes)
                 self.deleted_files += len(writes)
 
-    def _retire(self, retention: Retention, retired: dict[str, StreamRetired], stream: PartitionStream) -> None:
+    def _retire(self, retention_seconds: float, retired: dict[str, StreamRetired], stream: PartitionStream) -> None:
         """The stream is searched whether it can be retired or not; after an error no other of its table is retired."""
         if stream.table_id in self._not_retired:
             return
         retirement = StreamRetirement(self.lake.store, stream, self.clock)
         try:
-            found = retirement.retire(retention) if self.deletes else retirement.find(retention)
+            found = retirement.retire(retention_seconds) if self.deletes else retirement.find(retention_seconds)
         except LithifyError as error:
             with self._lock:
                 is_first = stream.table_id not in self._not_retired

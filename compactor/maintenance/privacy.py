@@ -304,8 +304,8 @@ class _StreamSearch:
     def _live_delta(self, key: str) -> tuple[str, int | None, str]:
         added_at_ms = self._history.added_at_ms[key]
         properties = self._table.properties
-        retention = retention_of(properties.retention_seconds, properties.grace_seconds)
-        retires_at_ms = max(self._now_ms, added_at_ms + int(retention.retention_seconds * 1_000))
+        retention_seconds = retention_of(properties.retention_seconds, properties.grace_seconds)
+        retires_at_ms = max(self._now_ms, added_at_ms + int(retention_seconds * 1_000))
         goes_at_ms = retires_at_ms + self._kept_ms
         how = "once it is compacted, `lithify gc --delete` retires it, and another run after that deletes it"
         return "it belongs to a delta that is not retired", goes_at_ms, how

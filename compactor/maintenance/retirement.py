@@ -26,12 +26,11 @@ from dataclasses import dataclass
 from compactor.catalog.actions import DeltaAdded, DeltasRetired, StreamAction
 from compactor.catalog.keys import DroppedTable, TableFolder
 from compactor.catalog.properties import GRACE_SECONDS
-from compactor.catalog.retired import IDS_REFUSED_SECONDS, refused_until_ms
+from compactor.catalog.retired import refused_until_ms
 from compactor.catalog.snapshot import CompactedStream, Reset, SourceStream, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
-from compactor.model.errors import Invalid
 from compactor.storage.object_store import ObjectStore
 
 RETENTION_SECONDS = GRACE_SECONDS
@@ -42,25 +41,6 @@ _ENTRIES_BACK = 8
 
 _TRIES = 3
 """Looks at the registered compactions, while others register."""
-
-
-@dataclass(frozen=True)
-class Retention:
-    """For how long compacted deltas stay in the log's snapshot. Raises `Invalid` for less than the longest attempt.
-
-    longest_attempt_seconds  the grace period of garbage collection
-    """
-
-    retention_seconds: float = RETENTION_SECONDS
-    longest_attempt_seconds: float = 0
-    ids_refused_seconds: float = IDS_REFUSED_SECONDS
-
-    def __post_init__(self) -> None:
-        if self.retention_seconds < self.longest_attempt_seconds:
-            raise Invalid(
-                f"a retention of {self.retention_seconds:g} seconds is below the {self.longest_attempt_seconds:g} "
-                "seconds that an attempt of a compaction may take (the grace period): give at least as many"
-            )
 
 
 @dataclass(frozen=True)
@@ -85,10 +65,10 @@ class StreamRetired:
         return sum(each.deltas for each in self.retirements)
 
 
-def retention_of(retention_seconds: float | None, grace_seconds: float) -> Retention:
-    """The retention of a table. `retention_seconds` None: the table sets none. Never less than the grace period."""
-    seconds = RETENTION_SECONDS if retention_seconds is None else retention_seconds
-    return Retention(max(seconds, grace_seconds), longest_attempt_seconds=grace_seconds)
+def retention_of(retention_seconds: float | None, grace_seconds: float) -> float:
+    """For how many seconds compacted deltas stay in a log's snapshot: never less than the grace period, which is longer
+    than any attempt. `retention_seconds` None: the table sets none."""
+    return max(RETENTION_SECONDS if retention_seconds is None else retention_seconds, grace_seconds)
 
 
 class StreamRetirement:
@@ -99,22 +79,22 @@ class StreamRetirement:
         self._stream = stream
         self._clock = clock
 
-    def find(self, retention: Retention) -> tuple[Retirement, ...]:
+    def find(self, retention_seconds: float) -> tuple[Retirement, ...]:
         """The deltas that may be retired now, by stream version. Writes nothing."""
-        return self._find(self._stream.load(), retention)
+        return self._find(self._stream.load(), retention_seconds)
 
-    def retire(self, retention: Retention) -> tuple[Retirement, ...]:
+    def retire(self, retention_seconds: float) -> tuple[Retirement, ...]:
         """Retires all deltas that may be retired, in one entry. May be repeated after any failure."""
         for _ in range(_TRIES):
             known = self._stream.load()
-            found = self._find(known, retention)
-            if not found or self._append(known.state, found, retention):
+            found = self._find(known, retention_seconds)
+            if not found or self._append(known.state, found):
                 return found
         return ()
 
-    def _append(self, known: StreamSnapshot, found: Sequence[Retirement], retention: Retention) -> bool:
+    def _append(self, known: StreamSnapshot, found: Sequence[Retirement]) -> bool:
         now_ms = self._clock.now_ms()
-        until_ms = refused_until_ms(now_ms, retention.ids_refused_seconds)
+        until_ms = refused_until_ms(now_ms)
 
         def decide(log_state: LogState[StreamSnapshot]) -> Sequence[StreamAction]:
             if _compacted_by(log_state.state) != _compacted_by(known):
@@ -133,8 +113,8 @@ class StreamRetirement:
         appended = self._stream.log.append(decide)
         return appended.entry is not None or _compacted_by(appended.after.state) == _compacted_by(known)
 
-    def _find(self, known: LogState[StreamSnapshot], retention: Retention) -> tuple[Retirement, ...]:
-        since_ms = self._clock.now_ms() - int(retention.retention_seconds * 1_000)
+    def _find(self, known: LogState[StreamSnapshot], retention_seconds: float) -> tuple[Retirement, ...]:
+        since_ms = self._clock.now_ms() - int(retention_seconds * 1_000)
         sources = known.state.sources
         old = [version for version, source in sources.items() if source.deltas and _is_old(source.deltas[0], since_ms)]
         compactions = list(self._compactions(known.state)) if old else []

@@ -121,8 +121,8 @@ def privacy_waits(lag: TableLag, table: Table, commands: Commands) -> Iterator[P
             what = "Files that the last round replaced stay for readers of older snapshots."
             yield PrivacyWait(what, collects, until_ms)
     if figures.last_write_at_ms is not None:
-        retention = retention_of(properties.retention_seconds, properties.grace_seconds)
-        until_ms = figures.last_write_at_ms + round(retention.retention_seconds * 1000)
+        retention_seconds = retention_of(properties.retention_seconds, properties.grace_seconds)
+        until_ms = figures.last_write_at_ms + round(retention_seconds * 1000)
         if until_ms > lag.at_ms:
             yield PrivacyWait("The files of compacted deltas stay until the deltas are retired.", collects, until_ms)
     if figures.unpublished_files:

@@ -21,7 +21,7 @@ from compactor.engine.protocol import Engine
 from compactor.lake import Table
 from compactor.log.keys import EntryObject
 from compactor.maintenance.garbage import delete_garbage, find_garbage
-from compactor.maintenance.retirement import Retention, StreamRetirement
+from compactor.maintenance.retirement import StreamRetirement
 from compactor.maintenance.verify import verify
 from compactor.model.counts import SortKey
 from compactor.model.errors import Conflict, Fenced, Invalid, Unavailable
@@ -44,7 +44,7 @@ STEPS = 30
 KEYS = 12
 DAY_MS = 24 * 3600 * 1000
 GRACE_DAYS, RETENTION_DAYS = 3, 5
-_RETENTION = Retention(RETENTION_DAYS * 86_400, longest_attempt_seconds=GRACE_DAYS * 86_400)
+_RETENTION_SECONDS = RETENTION_DAYS * 86_400
 FATES: tuple[Fate, ...] = ("one answer is lost", "the store is down from then on", "the process is killed")
 WHENS: tuple[When, ...] = ("before", "after")
 
@@ -191,10 +191,11 @@ class Years:
         self._stamp()
         store = store or self._store()
         stream = DeltaCatalog(store, self._clock).table(ORDERS).stream({})
-        self._retired += sum(each.deltas for each in StreamRetirement(store, stream, self._clock).retire(_RETENTION))
+        self._retired += sum(
+            each.deltas for each in StreamRetirement(store, stream, self._clock).retire(_RETENTION_SECONDS)
+        )
         for table_id in self._catalog().tables():
-            retention_seconds = _RETENTION.retention_seconds
-            for garbage in find_garbage(store, table_id, self._clock, GRACE_DAYS * 86_400, retention_seconds):
+            for garbage in find_garbage(store, table_id, self._clock, GRACE_DAYS * 86_400, _RETENTION_SECONDS):
                 delete_garbage(store, garbage)
         self._look()
 

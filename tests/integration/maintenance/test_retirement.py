@@ -10,11 +10,11 @@ import pytest
 
 from compactor import DeltaCatalog, compact
 from compactor.catalog.actions import DeltasRetired, DeltasTaken
-from compactor.catalog.retired import refused_until_ms
+from compactor.catalog.retired import IDS_REFUSED_SECONDS, refused_until_ms
 from compactor.catalog.snapshot import SourceStream
 from compactor.lake import Table
 from compactor.maintenance.garbage import delete_garbage, find_garbage
-from compactor.maintenance.retirement import Retention, StreamRetirement
+from compactor.maintenance.retirement import StreamRetirement
 from compactor.maintenance.verify import verify
 from compactor.model.errors import Invalid
 from compactor.model.names import LifecycleState
@@ -29,7 +29,7 @@ from tests.fakes.unruly_engine import UnrulyEngine
 ORDERS, ELSEWHERE = "ACME.ORDERS.V1", "ACME.COMPACTED.V1"
 DAY_SECONDS = 24 * 3600
 GRACE_SECONDS = 7 * DAY_SECONDS
-RETENTION = Retention(7 * DAY_SECONDS, longest_attempt_seconds=GRACE_SECONDS)
+RETENTION = GRACE_SECONDS
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_nothing_is_retired_that_a_compaction_needs_which_registers_meanwhile(
     found = retirement.find(RETENTION)
     registers = DeltasTaken(stream_version=1, position=position, compacted_table_id=ELSEWHERE)
     stream.log.append(lambda _: [registers])
-    assert not retirement._append(known, found, RETENTION)
+    assert not retirement._append(known, found)
     assert retirement.retire(RETENTION) == ()
     assert len(ids(lake)) == 3
 
@@ -263,15 +263,10 @@ def test_a_reader_within_the_retention_reads_the_table_as_it_was(
     assert "delta" in collect(lake, clock)
 
 
-def test_a_retention_below_the_longest_attempt_is_refused_with_both_figures() -> None:
-    with pytest.raises(Invalid, match="a retention of 3600 seconds is below the 604800 seconds that an attempt"):
-        Retention(3600, longest_attempt_seconds=GRACE_SECONDS)
-
-
 def test_few_different_times_are_written_until_which_ids_are_refused() -> None:
     times = {refused_until_ms(hour * 3_600_000) for hour in range(30 * 24)}
     assert len(times) <= 18
-    window_ms = int(RETENTION.ids_refused_seconds * 1_000)
+    window_ms = IDS_REFUSED_SECONDS * 1_000
     for now_ms in (0, 1, 10**12):
         assert window_ms <= refused_until_ms(now_ms) - now_ms <= window_ms + window_ms // 16 + 1
 
