@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -68,8 +67,9 @@ class Parquet:
 
     def read_schema(self, source: Source, schema: pa.Schema | None) -> pa.Schema:
         del schema
-        with _open(source) as parquet:
-            return arrow_schema_of(parquet)
+        with open_parquet(source) as file:
+            check_footer(file.parquet.metadata, file.opened)
+            return arrow_schema_of(file.parquet)
 
     def read_table(self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None) -> pa.Table:
         with open_parquet(source) as file:
@@ -297,8 +297,8 @@ def dictionary_columns_of(location: StoreLocation, file: TabularFile) -> tuple[s
     """
     if file.content_type is not ContentType.PARQUET:
         return None
-    with reading(file.uri, file.content_type), _open(Source.of(location, file)) as parquet:
-        metadata = parquet.metadata
+    with reading(file.uri, file.content_type), open_parquet(Source.of(location, file)) as opened:
+        metadata = opened.parquet.metadata
     row_groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     return tuple(
         metadata.schema.column(position).path
@@ -392,12 +392,6 @@ def _as_written(table: pa.Table, arrow_schema: pa.Schema) -> pa.Table:
         return table
     columns = [cast_column(column, field.type) for column, field in zip(table.columns, as_written, strict=True)]
     return pa.Table.from_arrays(columns, schema=pa.schema(as_written, metadata=held.metadata))
-
-
-@contextmanager
-def _open(source: Source) -> Iterator[pq.ParquetFile]:
-    with open_parquet(source) as file:
-        yield file.parquet
 
 
 def _batch_rows(row_group: pq.RowGroupMetaData) -> int:

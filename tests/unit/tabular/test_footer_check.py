@@ -15,7 +15,7 @@ import pytest
 from compactor.model.errors import Corrupt, Invalid
 from compactor.model.names import ContentType
 from compactor.storage.location import parse_location
-from compactor.tabular import TabularFile, measure
+from compactor.tabular import TabularFile, measure, read_outline
 from compactor.tabular.parquet_pages.page_format import MAGIC
 from compactor.tabular.parquet_pages.thrift import (
     Items,
@@ -64,9 +64,16 @@ def footer_start(body: bytes) -> int:
 
 
 def read_as_appended(path: Path, body: bytes) -> None:
-    """What `append` reads of a registered file."""
+    """What `append` and the planner of a compaction read of a registered file, which both refuse what is damaged."""
     path.write_bytes(body)
-    measure(parse_location(str(path.parent)), TabularFile(f"file://{path}", ContentType.PARQUET))
+    location, file = parse_location(str(path.parent)), TabularFile(f"file://{path}", ContentType.PARQUET)
+    try:
+        measure(location, file)
+    except (Corrupt, Invalid):
+        with pytest.raises((Corrupt, Invalid)):
+            read_outline(location, file)
+        raise
+    read_outline(location, file)
 
 
 # -- damaged by hand
