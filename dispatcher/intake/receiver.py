@@ -58,7 +58,11 @@ class Receiver:
         self._waits_since_ms: int | None = None
         self._seen_empty_at_ms = clock.now_ms()
         self._answered_at_seconds: float | None = None
-        self._found_nothing = False
+        self._polls_sent = 0
+        self._found_nothing_by = 0
+        """The number of the last long poll, if it found nothing, else 0."""
+        self._counted_none_at: int | None = None
+        """So many polls were sent when the queue had counted no message."""
         self.last_error: Exception | None = None
         """The error of the last long poll."""
 
@@ -96,14 +100,20 @@ class Receiver:
                 stops.wait(0 if has_room else self._settings.idle_seconds)
 
     def is_empty(self) -> bool:
-        """Whether the last long poll was empty, and no invisible message is on the queue, if it answers."""
-        if not self._found_nothing:
+        """Whether a long poll was empty that was sent after the queue counted no message, not even an invisible one.
+
+        A message that becomes visible between a poll and a count may be in neither, but the next poll receives it.
+        """
+        if not self._found_nothing_by:
             return False
+        if self._counted_none_at is not None:
+            return self._found_nothing_by > self._counted_none_at
         try:
-            return self._queue.messages_left() == 0
+            if self._queue.messages_left() == 0:
+                self._counted_none_at = self._polls_sent
         except Unavailable as error:
             _log.warning("queue_not_counted", reason=str(error))
-            return False
+        return False
 
     @property
     def queue_age_seconds(self) -> float:
@@ -134,10 +144,13 @@ class Receiver:
         if not messages_max:
             return 0
         self._answered_at_seconds = None
+        self._polls_sent += 1
         messages = self._queue.receive(messages_max, settings.wait_seconds, keeper.visibility_seconds)
         keeper.hold(messages)
         self._answered_at_seconds = self._clock.monotonic_seconds()
-        self._found_nothing = not messages
+        self._found_nothing_by = 0 if messages else self._polls_sent
+        if messages:
+            self._counted_none_at = None
         self._waits_since_ms = min((message.origin.sent_at_ms for message in messages), default=None)
         if not messages:
             self._seen_empty_at_ms = self._clock.now_ms()

@@ -373,6 +373,10 @@ class SessionMachine(RuleBasedStateMachine):
         return DeltaCatalog.open(self.folder).table(TABLE_ID).scan(view=view).to_table()
 
     def published_rows(self) -> pa.Table:
+        """A table that never had a compacted file is not published."""
+        compacted = self.snapshot.compacted
+        if compacted is not None and compacted.next_file_number == 1:
+            return self.shape.schema.empty_table()
         published = DeltaTable(str(self.folder / "tables" / TABLE_ID / "compacted"))
         return pa.table(QueryBuilder().register("t", published).execute("select * from t"))
 

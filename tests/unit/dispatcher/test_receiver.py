@@ -94,6 +94,23 @@ def test_no_more_messages_are_asked_for_than_there_is_room_for(tmp_path: Path) -
     desk.close()
 
 
+def test_a_message_that_neither_a_poll_nor_the_count_saw_is_received_before_the_queue_is_called_empty(
+    desk: Desk,
+) -> None:
+    """It becomes visible after the count."""
+    receiver, stops = receiver_of(desk), threading.Event()
+    assert receiver.receive_once(stops) == 0
+    assert not receiver.is_empty(), "it was counted just now"
+    desk.send("no JSON")
+    assert not receiver.is_empty(), "no poll was sent since"
+    assert receiver.receive_once(stops) == 1
+    assert not receiver.is_empty()
+    for _ in range(2):
+        assert receiver.receive_once(stops) == 0
+        is_empty = receiver.is_empty()
+    assert is_empty
+
+
 def test_a_rejected_document_takes_no_room_for_longer_than_a_tick(tmp_path: Path) -> None:
     desk = Busy(tmp_path, clock=ManualClock())
     desk = replace(desk, settings=replace(desk.settings, max_job_runs=2))
