@@ -124,7 +124,7 @@ def test_a_document_becomes_a_compacted_table_on_a_cluster_of_its_own(
     wait_until(lambda: place.running() == 0)
 
 
-@pytest.mark.parametrize("count", [5, pytest.param(100, marks=[pytest.mark.kills, pytest.mark.slow])])
+@pytest.mark.parametrize("count", [5, pytest.param(100, marks=pytest.mark.release)])
 def test_small_instructions_start_no_cluster_beside_workers(
     house: House, mailroom: Mailroom, place: EmrPlace, count: int
 ) -> None:

@@ -54,7 +54,7 @@ fresh ids. The first round is the stream's 32nd entry."""
 ROUND_2_COMMITTED = [name for name, _ in WRITES].index("round 2 is committed") + 1
 
 KILLS = tuple((write, when) for write in range(1, len(WRITES) + 1) for when in ("before", "after"))
-EVERYWHERE = pytest.param(KILLS, marks=pytest.mark.kills, id="at every write")
+EVERYWHERE = pytest.param(KILLS, marks=pytest.mark.release, id="at every write")
 AT_SOME = pytest.param(KILLS[1::7], id="at some writes")
 
 

@@ -12,7 +12,7 @@ from tests.contract.test_publisher import test_random_rounds_of_three_publishers
 from tests.open_rounds import OpenLake
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("format_", list(OpenFormat))
 def test_a_thousand_rounds_of_publishers_that_are_cut_off_are_exact(format_: OpenFormat, tmp_path: Path) -> None:
     rounds(maker(format_), OpenLake(tmp_path), 2, 500)
