@@ -86,8 +86,8 @@ test-long: $(INSTALLED) $(MINISTACK)/.installed  ## develop: tests of more than 
 	@$(BIN)/python -m pytest -n 2 $(BY_FILE) -m "long and not kills" --ignore tests/roles $(ARGS)
 
 test-release: $(INSTALLED) $(MINISTACK)/.installed  ## release: what a change can do without: many minutes of kills, simulations broken on purpose, three times the examples
-	@$(BIN)/python -m pytest -n 2 -m release $(ARGS)
-	@HYPOTHESIS_PROFILE=dev $(BIN)/python -m pytest -n 2 tests/properties $(ARGS)
+	@$(BIN)/python -m pytest -n 2 $(BY_FILE) -m release $(ARGS)
+	@HYPOTHESIS_PROFILE=dev $(BIN)/python -m pytest -n 2 $(BY_FILE) tests/properties $(ARGS)
 
 test-kills: $(INSTALLED) $(MINISTACK)/.installed  ## develop: sessions on clusters of processes, of which executors, workers and dispatchers are killed
 	@$(BIN)/python -m pytest -n 2 $(BY_FILE) tests/spark tests/chaos tests/e2e -m kills $(ARGS)

@@ -31,8 +31,9 @@ class ProcessLog:
         """A method of structlog's loggers: `warning`, `exception`, `log`."""
         import structlog
 
-        if ProcessLog.configure is not None:
-            ProcessLog.configure()
+        configure = ProcessLog.configure  # read once: another thread may write the first line, too
+        if configure is not None:
+            configure()
             ProcessLog.configure = None
         write: Callable[..., None] = getattr(structlog.get_logger(), method)
         return write

@@ -208,7 +208,7 @@ class Settlement:
         was_launched: bool = True,
         blames_session: bool = False,
     ) -> None:
-        """`blames_session`: the failure may be its own, and is kept from others; a service's is all of theirs."""
+        """`blames_session`: the failure may be its own, and is kept from others. A service is away for all of them."""
         setbacks = setbacks.after(failed.error_kind, self._at_ms, progressed=failed.progressed)
         match what_follows(failed.error_kind, setbacks, self._at_ms, self._retry, self._chance):
             case GiveUp(why):

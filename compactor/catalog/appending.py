@@ -114,7 +114,7 @@ def refuse_compacted(delta_id: str, compacted_table_id: str) -> NoReturn:
 def take_deltas(
     snapshot: StreamSnapshot, stream_version: int, positions: Collection[int], compacted_table_id: str
 ) -> Sequence[StreamAction]:
-    """Records the deltas that a compaction into another table is about to commit; none if they are recorded.
+    """The action that records what a compaction into another table is about to commit; none if that is recorded.
 
     Raises `Fenced` if one of the deltas was retracted after it was read.
     """

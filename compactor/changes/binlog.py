@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compactor.changes.change_batch import OR_DROPPED, Bools, ChangeBatch, Int64s, Refusals, mask_of
+from compactor.changes.change_batch import OR_DROPPED, Bools, ChangeBatch, FeedColumns, Int64s, Refusals, mask_of
 from compactor.changes.conversion import converted
 from compactor.changes.debezium import OF_SOURCE
 from compactor.changes.json_lines import event_of, lines_of, read_events, text_fields
@@ -35,45 +35,28 @@ _LAST_OF_ITS_TRANSACTION = (1 << 63) - 1
 """Maxwell gives no `xoffset` to the row that ends a transaction, which is its last."""
 
 
-def changes_of_maxwell(
-    body: bytes,
-    declared: pa.Schema | None,
-    sort_columns: Sequence[str],
-    needed: Mapping[str, bool],
-    source_name: str,
-    without: Collection[str] = (),
-) -> ChangeBatch:
-    """`needed`: the table's key and partition columns, and which of them may be null; `sort_columns`: its others are
-    fields of the event; `without`: columns that are left out.
-
-    Raises `Invalid`, with the rows, for events that are no change of a row, and for rows of which a value is missing.
-    """
+def changes_of_maxwell(body: bytes, columns: FeedColumns, source_name: str) -> ChangeBatch:
+    """Raises `Invalid`, with the rows, for events that change no row, and for rows of which a value is missing."""
     lines, numbers = _lines(body, source_name)
     if not lines:
         return _nothing(source_name)
+    declared = columns.declared
     typed = [] if declared is None else [(each.name, _wire_type(each.type)) for each in _columns(declared)]
     rows = [(name, pa.struct(typed)) for name in _IMAGES] if typed else []
     first = event_of(lines[0], int(numbers[0]), source_name)
     events = read_events(lines, numbers, pa.schema([*text_fields(first, _IMAGES), *rows]), source_name, images=_IMAGES)
     upserts, deletes = _operations(events, numbers, source_name)
     is_row = upserts | deletes
-    after = _typed(_left(_rows(events, "data", is_row), without), declared, numbers[is_row], source_name)
-    before = _typed(_left(_rows(events, "old", is_row), without), declared, numbers[is_row], source_name)
+    after = _typed(columns.left(_rows(events, "data", is_row)), declared, numbers[is_row], source_name)
+    before = _typed(columns.left(_rows(events, "old", is_row)), declared, numbers[is_row], source_name)
     updates = _is(events, ("update",))
     _refuse_partial(after, lines, numbers[is_row], (updates, is_row), declared, source_name)
-    order = _order_columns(events.filter(pa.array(is_row)), sort_columns, source_name)
+    order = _order_columns(events.filter(pa.array(is_row)), columns.order, source_name)
     found = _Rows(after, before, deletes[is_row], numbers[is_row])
-    return _batch(found, order, needed, (lines, np.flatnonzero(is_row), None), source_name)
+    return _batch(found, order, columns.needed, (lines, np.flatnonzero(is_row), None), source_name)
 
 
-def changes_of_canal(
-    body: bytes,
-    declared: pa.Schema | None,
-    sort_columns: Sequence[str],
-    needed: Mapping[str, bool],
-    source_name: str,
-    without: Collection[str] = (),
-) -> ChangeBatch:
+def changes_of_canal(body: bytes, columns: FeedColumns, source_name: str) -> ChangeBatch:
     """See `changes_of_maxwell`. Values are text: their types are the table's, else those of `mysqlType`."""
     lines, numbers = _lines(body, source_name)
     if not lines:
@@ -82,19 +65,20 @@ def changes_of_canal(
     upserts, deletes = _operations(events, numbers, source_name)
     places, within, before_at = _places_of_rows(events, (numbers, upserts | deletes), source_name)
     after, before = (
-        _left(_rows_of_lists(events, name, at), without) for name, at in (("data", None), ("old", before_at))
+        columns.left(_rows_of_lists(events, name, at)) for name, at in (("data", None), ("old", before_at))
     )
+    declared = columns.declared
     if declared is not None:
-        declared = pa.schema([each for each in declared if each.name not in without])
+        declared = pa.schema([each for each in declared if each.name not in columns.without])
     updates = _is(events, ("update",))[places]
     _refuse_partial_rows(after, lines, numbers, (places, within, updates), declared, source_name)
     types = _types_of_mysql(events)
     after = _typed(after, declared, numbers[places], source_name, types)
     before = _typed(before, declared, numbers[places], source_name, types)
     fields = events.drop_columns([*_IMAGES, *({"mysqlType", "sqlType"} & {*events.column_names})])
-    order = _order_columns(fields.take(places), sort_columns, source_name)
+    order = _order_columns(fields.take(places), columns.order, source_name)
     found = _Rows(after, before, deletes[places], numbers[places])
-    return _batch(found, order, needed, (lines, places, within), source_name)
+    return _batch(found, order, columns.needed, (lines, places, within), source_name)
 
 
 def _messages(lines: Sequence[bytes], numbers: Int64s, source_name: str) -> pa.Table:
@@ -223,10 +207,6 @@ def _rows(events: pa.Table, name: str, is_row: Bools) -> pa.Table:
     struct = events.column(name).combine_chunks()
     struct = struct if is_row.all() else struct.filter(pa.array(is_row))
     return pa.table({each.name: pc.struct_field(struct, each.name) for each in struct.type})
-
-
-def _left(rows: pa.Table, without: Collection[str]) -> pa.Table:
-    return rows.drop_columns([name for name in without if name in rows.column_names])
 
 
 def _columns(declared: pa.Schema) -> list[pa.Field]:

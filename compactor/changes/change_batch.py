@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,26 @@ OR_DROPPED = "or name a column that the source has dropped in the feed's `withou
 
 ROWS_SHOWN_MAX = 5
 REASONS_MAX = 20
+
+
+@dataclass(frozen=True)
+class FeedColumns:
+    """The columns of a table, by their names in its feed.
+
+    declared  the table's schema; None: it has none
+    order     its sort columns: of those that the rows lack, fields of the event are added to them
+    needed    its key and partition columns, and which of them may be null
+    without   columns of the feed that are left out
+    """
+
+    declared: pa.Schema | None
+    order: Sequence[str]
+    needed: Mapping[str, bool]
+    without: Collection[str] = ()
+
+    def left(self, rows: pa.Table) -> pa.Table:
+        """The rows without the columns that are left out."""
+        return rows.drop_columns([name for name in self.without if name in rows.column_names])
 
 
 @dataclass(frozen=True)

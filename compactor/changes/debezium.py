@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.catalog.feed import DELETES, UPSERTS
-from compactor.changes.change_batch import OR_DROPPED, Bools, ChangeBatch, Int64s, Refusals, mask_of
+from compactor.changes.change_batch import OR_DROPPED, Bools, ChangeBatch, FeedColumns, Int64s, Refusals, mask_of
 from compactor.changes.conversion import converted
 from compactor.changes.json_lines import event_of, lines_of, read_events, refused_event
 from compactor.model.errors import Invalid
@@ -68,21 +68,10 @@ class _Run:
     schema: Mapping[str, Any] | None
 
 
-def changes_of_debezium(
-    body: bytes,
-    declared: pa.Schema | None,
-    sort_columns: Sequence[str],
-    needed: Collection[str],
-    source_name: str,
-    without: Collection[str] = (),
-) -> ChangeBatch:
-    """`needed`: the table's key and partition columns; `sort_columns`: those of the event's source are added to the
-    rows; `without`: columns that are left out.
-
-    Raises `Invalid`, with the rows, for events that are no change of a row, and for rows of which a value is missing.
-    """
+def changes_of_debezium(body: bytes, columns: FeedColumns, source_name: str) -> ChangeBatch:
+    """Raises `Invalid`, with the rows, for events that change no row, and for rows of which a value is missing."""
     runs = [run for run in _runs(body, source_name) if run.lines]
-    parts = [_changes_of_run(run, declared, (sort_columns, needed), source_name, without) for run in runs]
+    parts = [_changes_of_run(run, columns, source_name) for run in runs]
     if not parts:
         return ChangeBatch(source_name, pa.table({}), np.zeros(0, np.bool_), np.zeros(0, np.int64))
     begins = [f"{source_name}, from row {run.first + 1:,} on," for run in runs]
@@ -152,38 +141,29 @@ def _schema_of(line: bytes, number: int, source_name: str) -> tuple[bytes, Mappi
     return line[:ends], event["schema"]
 
 
-def _changes_of_run(
-    run: _Run,
-    declared: pa.Schema | None,
-    columns: tuple[Sequence[str], Collection[str]],
-    source_name: str,
-    without: Collection[str],
-) -> ChangeBatch:
-    """`columns`: the sort columns, and the needed ones."""
+def _changes_of_run(run: _Run, columns: FeedColumns, source_name: str) -> ChangeBatch:
     present = np.array([len(line) > 0 for line in run.lines], np.bool_)
     lines = [line for line in run.lines if line]
     numbers = np.flatnonzero(present) + run.first
     if not lines:
         return ChangeBatch(source_name, pa.table({}), np.zeros(0, np.bool_), numbers)
     refused = Refusals(source_name)
-    events = _parsed(lines, numbers, run.schema, declared, source_name)
+    events = _parsed(lines, numbers, run.schema, columns.declared, source_name)
     is_envelope = "op" in events.column_names and bool({"before", "after", "source"} & set(events.column_names))
-    events = _left(events, without, _IMAGES if is_envelope else ())
+    events = _images_left(events, columns.without) if is_envelope else columns.left(events)
     if run.schema is None:  # with it every field is written
-        _refuse_partial(events, lines, numbers, declared, refused, image="after" if is_envelope else None)
+        _refuse_partial(events, lines, numbers, columns.declared, refused, image="after" if is_envelope else None)
     if is_envelope:
-        changes = _of_envelopes(events, numbers, (run.schema, declared), columns, refused)
+        changes = _of_envelopes(events, numbers, run.schema, columns, refused)
     else:
-        changes = _of_flattened(events, numbers, (run.schema, declared), refused)
+        changes = _of_flattened(events, numbers, (run.schema, columns.declared), refused)
     refused.raise_if_any()
     return changes
 
 
-def _left(events: pa.Table, without: Collection[str], images: Sequence[str]) -> pa.Table:
-    """Events without some columns of their rows. `images`: fields with rows; none: they are flattened."""
-    if not images:
-        return events.drop_columns([name for name in without if name in events.column_names])
-    for name in images if without else ():
+def _images_left(events: pa.Table, without: Collection[str]) -> pa.Table:
+    """Envelopes without some columns of their rows."""
+    for name in _IMAGES if without else ():
         at = events.schema.get_field_index(name)
         if at >= 0 and pa.types.is_struct(events.column(at).type):
             rows = events.column(at).combine_chunks()
@@ -276,12 +256,11 @@ def _parsed(
 def _of_envelopes(
     events: pa.Table,
     numbers: Int64s,
-    types: tuple[Mapping[str, Any] | None, pa.Schema | None],
-    columns: tuple[Sequence[str], Collection[str]],
+    schema: Mapping[str, Any] | None,
+    columns: FeedColumns,
     refused: Refusals,
 ) -> ChangeBatch:
-    """`columns`: the sort columns, and the needed ones."""
-    (sort_columns, needed), source_name = columns, refused.source_name
+    source_name = refused.source_name
     operations = events.column("op").cast(pa.string())
     upserts, deletes = (mask_of(pc.is_in(operations, pa.array(each))) for each in (UPSERTS, DELETES))
     for operation in pc.unique(operations.filter(pa.array(~(upserts | deletes)))).to_pylist():
@@ -293,7 +272,7 @@ def _of_envelopes(
             f"{what.get(operation, 'its op is unknown')} (op {operation!r}){advice if operation == 't' else ''}",
         )
     images = {
-        name: _rows_of(events.column(name), name, types, refused, numbers)
+        name: _rows_of(events.column(name), name, (schema, columns.declared), refused, numbers)
         for name in _IMAGES
         if name in events.column_names
     }
@@ -302,16 +281,16 @@ def _of_envelopes(
         there = _is_there(events, name)
         refused.add(numbers[mask & ~there].tolist(), f"it has no {name!r}")
     refused.raise_if_any()
-    added = _of_source(events, sort_columns, source_name)
+    added = _of_source(events, columns.order, source_name)
     if before is None and after is None:
         return ChangeBatch(source_name, pa.table({}), np.zeros(0, np.bool_), np.zeros(0, np.int64))
     parts: list[tuple[pa.Table, Bools, bool]] = []
     if before is not None:
         parts.append((_with(before, added), deletes, True))
         if after is not None:
-            moved = upserts & _is_there(events, "before") & _differ(before, after, needed)
-            of_after = {name: after.column(name) for name in sort_columns if name in after.column_names}
-            own = {name: values for name, values in of_after.items() if name not in needed}
+            moved = upserts & _is_there(events, "before") & _differ(before, after, columns.needed)
+            of_after = {name: after.column(name) for name in columns.order if name in after.column_names}
+            own = {name: values for name, values in of_after.items() if name not in columns.needed}
             parts.append((_with(before, {**own, **added}), moved, True))
     if after is not None:
         parts.append((_with(after, added), upserts, False))

@@ -18,7 +18,7 @@ from compactor.catalog.delta_files import (
 from compactor.catalog.feed import OF_ROWS, Feed, FeedFormat
 from compactor.catalog.partition_split import Partitioning
 from compactor.changes.binlog import changes_of_canal, changes_of_maxwell
-from compactor.changes.change_batch import ChangeBatch
+from compactor.changes.change_batch import ChangeBatch, FeedColumns
 from compactor.changes.debezium import changes_of_debezium
 from compactor.changes.dms_csv import DmsTexts, read_dms_csv
 from compactor.changes.ops import changes_of_dms, changes_of_rows
@@ -102,8 +102,6 @@ class ChangeReader:
     def changes(self, source: FeedSource) -> ChangeBatch:
         """Raises `Invalid`, with the rows, for changes that cannot be applied whole."""
         found = self._changes_in_feed(source)
-        unwanted = [name for name in self.feed.without if name in found.rows.column_names]
-        found = replace(found, rows=found.rows.drop_columns(unwanted))
         renamed = [self.feed.columns.get(name, name) for name in found.rows.column_names]
         twice = {name for name in renamed if renamed.count(name) > 1}
         if twice:
@@ -114,17 +112,21 @@ class ChangeReader:
         return replace(found, rows=found.rows.rename_columns(renamed))
 
     def _changes_in_feed(self, source: FeedSource) -> ChangeBatch:
-        name, content, schema = source.source_name, source.rows_or_text(), self.feed_schema
-        sort_columns = [self._in_feed(each) for each in self.sort_columns]
+        name, content = source.source_name, source.rows_or_text()
+        nullable = () if self.partitioning.default_partition is None else self.partitioning.columns
+        needed = (*self.primary_keys, *self.partitioning.columns)
+        columns = FeedColumns(
+            self.feed_schema,
+            [self._in_feed(each) for each in self.sort_columns],
+            {self._in_feed(each): each in nullable for each in needed},
+            self.feed.without,
+        )
         if isinstance(content, pa.Table):
             is_of_dms = self.feed.format is FeedFormat.DMS
-            return changes_of_dms(content, name) if is_of_dms else changes_of_rows(content, self.feed, name)
+            found = changes_of_dms(content, name) if is_of_dms else changes_of_rows(content, self.feed, name)
+            return replace(found, rows=columns.left(found.rows))
         readers = {FeedFormat.DEBEZIUM: changes_of_debezium, FeedFormat.MAXWELL: changes_of_maxwell}
-        read = readers.get(self.feed.format, changes_of_canal)
-        nullable = () if self.partitioning.default_partition is None else self.partitioning.columns
-        columns = (*self.primary_keys, *self.partitioning.columns)
-        needed = {self._in_feed(each): each in nullable for each in columns}
-        return read(content, schema, sort_columns, needed, name, self.feed.without)
+        return readers.get(self.feed.format, changes_of_canal)(content, columns, name)
 
     def _in_feed(self, name: str) -> str:
         names: Mapping[str, str] = {of_table: of_feed for of_feed, of_table in self.feed.columns.items()}

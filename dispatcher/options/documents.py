@@ -31,6 +31,8 @@ def read_limits(given: str) -> Limits:
         return Limits.model_validate_json(body)
     except ValidationError as error:
         prefix = f"{where}: " if where else ""
-        reasons = [f"{prefix}{reason}" for reason in sentences(error, Limits)]
-        instead = {each: f"{each}; write --max-sessions" for each in reasons if _OF_SESSIONS in each}
-        raise Invalid(*(instead.get(each, each) for each in reasons)) from error
+        raise Invalid(*(f"{prefix}{reason}{_instead(reason)}" for reason in sentences(error, Limits))) from error
+
+
+def _instead(reason: str) -> str:
+    return "; write --max-sessions" if reason.startswith(_OF_SESSIONS) else ""

@@ -238,7 +238,7 @@ class JobRunStore:
         return [OpenMarker(WorkId.parse(each), valid[each], frozenset(found)) for each, found in keys.items()]
 
     def mark(self, mark: MarkedJobRun) -> None:
-        """Called again after the first entry: the marker may have been removed while that entry was missing."""
+        """Writes a marker; once more after the first entry, since it may be removed while that entry is missing."""
         self.store.put_if_absent(mark.key, b"")
         with self._lock:
             self._marks.setdefault(mark.job_run_id, set()).add(mark.key)

@@ -66,8 +66,8 @@ MISSED_SECONDS = 86_400
 
 @dataclass(frozen=True)
 class QueueCounts:
-    """`messages` None: the queue cannot be asked, for the reason in `failure`. `dead_letters` None: likewise, or no
-    queue."""
+    """`messages` None: the queue cannot be asked, for the reason in `failure`. `dead_letters` None: likewise, or
+    there is no such queue."""
 
     messages: int | None
     dead_letters: int | None

@@ -44,7 +44,7 @@ class ShownStream:
 
 @dataclass(frozen=True)
 class PrivacyWait:
-    """Why values of deleted rows may still be in an object. `until_ms`: when `command` removes them; None: now."""
+    """Why values of deleted rows may still be in an object. `command` removes them, from `until_ms` on; None: now."""
 
     what: str
     command: str

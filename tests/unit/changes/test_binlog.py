@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from compactor.changes.binlog import arrow_type, changes_of_canal, changes_of_maxwell
-from compactor.changes.change_batch import ChangeBatch
+from compactor.changes.change_batch import ChangeBatch, FeedColumns
 from compactor.model.errors import Invalid
 
 Reader = Callable[..., ChangeBatch]
@@ -21,7 +21,7 @@ def read(
     reader: Reader, *events: object, declared: pa.Schema | None = None, order: tuple[str, ...] = ()
 ) -> ChangeBatch:
     body = "\n".join(each if isinstance(each, str) else json.dumps(each) for each in events)
-    return reader(body.encode(), declared, order, {"id": False, "region": True}, "feed")
+    return reader(body.encode(), FeedColumns(declared, order, {"id": False, "region": True}), "feed")
 
 
 def refused(reader: Reader, *events: object, order: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ def test_null_before_is_told_from_a_column_that_did_not_change(name: str) -> Non
     rows.append({"id": 3, name: None, "v": text})
     olds: tuple[dict[str, object], ...] = ({name: None}, {"v": "x"}, {name: "n"})
     body = "\n".join(json.dumps(maxwell("update", row, old=old)) for row, old in zip(rows, olds, strict=True)).encode()
-    found = changes_of_maxwell(body, None, (), {"id": False, name: True}, "feed")
+    found = changes_of_maxwell(body, FeedColumns(None, (), {"id": False, name: True}), "feed")
     assert found.places.tolist() == [0, 0, 1, 2, 2]
     assert found.deletes.tolist() == [True, False, False, True, False]
     assert found.rows[name].to_pylist() == [None, "n", "n", "n", None]

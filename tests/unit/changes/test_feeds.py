@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from compactor.catalog.feed import Feed, parse_feed
-from compactor.changes.change_batch import ChangeBatch, ChangesRefused
+from compactor.changes.change_batch import ChangeBatch, ChangesRefused, FeedColumns
 from compactor.changes.debezium import UNAVAILABLE, changes_of_debezium, unavailable
 from compactor.changes.dms_csv import DmsTexts, read_dms_csv
 from compactor.changes.ops import changes_of_dms, changes_of_rows
@@ -26,7 +26,7 @@ from compactor.model.errors import Invalid
 
 def debezium(*events: object, declared: pa.Schema | None = None, sort_columns: tuple[str, ...] = ()) -> ChangeBatch:
     body = "\n".join(each if isinstance(each, str) else json.dumps(each) for each in events)
-    return changes_of_debezium(body.encode(), declared, sort_columns, ("id", "day"), "feed")
+    return changes_of_debezium(body.encode(), FeedColumns(declared, sort_columns, {"id": False, "day": False}), "feed")
 
 
 def refused(*events: object, **given: Any) -> tuple[str, ...]:  # noqa: ANN401
