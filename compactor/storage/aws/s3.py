@@ -22,8 +22,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+from xml.etree import ElementTree
 
 import boto3
 from botocore.config import Config
@@ -138,7 +140,7 @@ class S3Clients:
     def _open(self) -> S3Client:
         self._session = boto3.session.Session()
         is_stand_in = self._endpoint_url is not None
-        return self._session.client(
+        client = self._session.client(
             "s3",
             endpoint_url=self._endpoint_url,
             region_name=self._region or (_REGION_OF_STAND_INS if is_stand_in else None),
@@ -154,6 +156,30 @@ class S3Clients:
                 response_checksum_validation="when_supported",
             ),
         )
+        client.meta.events.register("before-parse.s3.ListObjectsV2", read_contents)
+        return client
+
+
+def read_contents(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
+    """Reads the objects of a page before botocore does, whose parser of any answer takes ten times as long for them.
+    An answer that is no page is left to botocore."""
+    try:
+        page = ElementTree.fromstring(response_dict["body"])
+        space = page.tag.removesuffix("ListBucketResult")
+        contents = [_content(found, space) for found in page.findall(f"{space}Contents")]
+    except (ElementTree.ParseError, ValueError):
+        return
+    if not contents:
+        return
+    page[:] = [each for each in page if each.tag != f"{space}Contents"]
+    response_dict["body"] = ElementTree.tostring(page)
+    customized_response_dict["Contents"] = contents
+
+
+def _content(found: ElementTree.Element, space: str) -> dict[str, Any]:
+    key, size, modified, etag = (found.findtext(f"{space}{name}") for name in ("Key", "Size", "LastModified", "ETag"))
+    content = {"Key": key or "", "Size": int(size or ""), "LastModified": datetime.fromisoformat(modified or "")}
+    return content if etag is None else {**content, "ETag": etag}
 
 
 def shared_clients(endpoint_url: str | None, region: str | None) -> S3Clients:
