@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from compactor.catalog.keys import StreamFolder
+from compactor.catalog.partition_split import NO_PARTITIONS
 from compactor.catalog.properties import GRACE_SECONDS
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import DeltaCatalog
@@ -39,7 +40,9 @@ class PublishedTables:
         commit_id = self.clock.new_id()
         file = a_file(stream, commit_id, 1 if compacted is None else compacted.next_file_number)
         commit_now(stream, a_round(stream, commit_id, [file], (), SCHEMA))
-        version = IcebergPublisher(self.store, table_id, (), self.clock, GRACE_SECONDS).publish([stream]).version
+        version = (
+            IcebergPublisher(self.store, table_id, NO_PARTITIONS, self.clock, GRACE_SECONDS).publish([stream]).version
+        )
         assert version is not None
         return version
 

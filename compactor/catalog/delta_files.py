@@ -104,6 +104,10 @@ class DeltaRules:
         if not schema.names:
             raise Invalid(f"{source_name} has no columns")
         refuse_repeated_columns(source_name, schema)
+        if self.operation is Operation.UPSERT:
+            reasons = self.partitioning.reasons_against(schema.names, self.partition)
+            if reasons:
+                raise Invalid(*(f"{source_name}: {reason}" for reason in reasons))
         if self.declared is None:
             return
         unify_schemas([(f"table {self.table_id}", self.declared), (source_name, schema)])

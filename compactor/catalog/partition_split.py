@@ -32,6 +32,24 @@ class Partitioning:
         """The columns that say of which partition a row is."""
         return tuple(dict.fromkeys(self._transform(key).column for key in self.keys))
 
+    @property
+    def mixed_keys(self) -> frozenset[str]:
+        """Derived keys whose default partition may hold rows with a value, too."""
+        default = self.default_partition
+        return frozenset(key for key, each in self.transforms.items() if default is not None and each.may_give(default))
+
+    def takes_rows_of(self, other: Partitioning) -> bool:
+        """Whether rows that lie by another partitioning lie by this one."""
+        return not self.transforms or (self.transforms == other.transforms and other.mixed_keys <= self.mixed_keys)
+
+    def reasons_against(self, columns: Sequence[str], partition: Mapping[str, str]) -> list[str]:
+        """Why rows with these columns cannot be of a partition: columns are missing that would be null."""
+        return [
+            f"there is no column {each.column!r}, of which the partition's {key} is {each}: append the rows with it"
+            for key, each in self.transforms.items()
+            if each.column not in (*columns, *self.keys) and partition[key] != self.default_partition
+        ]
+
     def split(self, rows: pa.Table, source_name: str) -> list[tuple[dict[str, str], Int64s]]:
         """The partitions that the rows are of, in the order of their values, and of each the row numbers, ascending.
 

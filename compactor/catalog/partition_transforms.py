@@ -35,6 +35,8 @@ _EXACT = Context(prec=100)
 """Python's own context rounds to 28 digits."""
 _MICROS_OF_A_DAY = 86_400_000_000
 _NANOS_OF: Mapping[str, int] = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+_COUNTED = re.compile(r"-?\d+(-\d\d){0,3}")
+_WITH_TEXTS = (pa.string(), pa.int64(), pa.bool_(), pa.date32(), pa.timestamp("us"))
 
 
 @dataclass(frozen=True)
@@ -79,11 +81,37 @@ class Transform:
 
     def texts(self, values: pa.Array) -> pa.Array:
         """The partition's values, of what `values` has given."""
-        unit = _OF_TIME.get(self.name)
+        unit = self._unit(values.type)
         if unit is None:
             return values.cast(pa.string())
-        found = np.datetime_as_string(values.to_numpy(zero_copy_only=False).astype(f"datetime64[{unit}]"))
-        return pa.array([each.replace("T", "-") for each in found.tolist()], pa.string())
+        counts = _days(values) if pa.types.is_date(values.type) else values.to_numpy(zero_copy_only=False)
+        return pa.array(_texts_of(counts, unit), pa.string())
+
+    def value_of(self, text: str, kind: pa.DataType) -> int | str | None:
+        """The value with this text, as Iceberg has it: dates and times are counts since 1970. None: no value has it.
+
+        kind  the column's, which `reason_against` accepts, and no decimal
+        """
+        unit, kind = self._unit(value_type(kind)), value_type(kind)
+        try:
+            if unit is not None:
+                count = _count_of(text, unit)
+                return count if _texts_of(np.array([count]), unit) == [text] else None
+            if self.name == BUCKET:
+                return int(text) if int(text) in range(self.width or 1) and text == str(int(text)) else None
+            whole = pa.types.is_integer(kind)  # what is left of a narrow number may be beneath its type
+            value = pa.array([text]).cast(pa.int64() if whole else kind)
+            return value[0].as_py() if self.texts(self.values(value))[0].as_py() == text else None
+        except (ValueError, OverflowError, Invalid):
+            return None
+
+    def may_give(self, text: str) -> bool:
+        """Whether a value of a column of some type has this text."""
+        return any(self._fits(kind) and self.value_of(text, kind) is not None for kind in _WITH_TEXTS)
+
+    def _unit(self, kind: pa.DataType) -> str | None:
+        """NumPy's unit of what the texts say. `kind`: the column's, or that of `values`."""
+        return "D" if self.name == IDENTITY and pa.types.is_date(kind) else _OF_TIME.get(self.name)
 
 
 _KINDS_OF: Mapping[str, str] = {
@@ -138,6 +166,18 @@ def _days(column: pa.Array) -> Int64s:
     return days
 
 
+def _texts_of(counts: Int64s, unit: str) -> list[str]:
+    return [each.replace("T", "-") for each in np.datetime_as_string(counts.astype(f"datetime64[{unit}]")).tolist()]
+
+
+def _count_of(text: str, unit: str) -> int:
+    """Raises `ValueError` for what is no such date."""
+    if _COUNTED.fullmatch(text) is None:
+        raise ValueError(text)
+    written = f"{text[:-3]}T{text[-2:]}" if unit == "h" else text
+    return int(np.array([written], f"datetime64[{unit}]").astype(np.int64)[0])
+
+
 def _whole_units(column: pa.Array, name: str) -> Int64s:
     """int64 (rows,): years, months, days or hours since 1970."""
     if name == HOUR:
@@ -158,7 +198,7 @@ def _truncated(column: pa.Array, width: int) -> pa.Array:
     if pa.types.is_integer(kind):
         numbers = column.cast(pa.uint64() if kind == pa.uint64() else pa.int64()).to_numpy()
         lower = numbers - numbers % numbers.dtype.type(width)
-        if (lower > numbers).any():
+        if (lower > numbers).any() or (kind == pa.int32() and lower.min(initial=0) < -(1 << 31)):
             raise _beyond(column, kind, width)
         return pa.array(lower)
     distinct = column.dictionary_encode()

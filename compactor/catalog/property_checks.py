@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
-from compactor.catalog.definition import reasons_against_glue, reasons_against_place
+from compactor.catalog.definition import TableDefinition, reasons_against_glue, reasons_against_place
 from compactor.catalog.keys import TABLES
-from compactor.catalog.properties import TableProperties, packages_missing
+from compactor.catalog.properties import TableProperties, packages_missing, partitioning_of
 from compactor.catalog.snapshot import CompactedStream
 from compactor.catalog.stream import PartitionStream
 from compactor.model.counts import SortKey
@@ -55,6 +55,38 @@ def check_keys_of_index(table: StreamsOfTable, before: TableProperties, now: Tab
                 "destination_compacted_table_id to another table, too"
             )
         return
+
+
+def check_set_at_creation(partition_keys: Sequence[str], before: TableProperties, now: TableProperties) -> None:
+    """Raises `Invalid` if a property would no longer be true of the rows and streams that are there."""
+    if now.partition_by != before.partition_by:
+        raise Invalid("partition_by can only be set by create_table: rows that are there lie by it")
+    if now.news_hints and not before.news_hints:
+        raise Invalid(
+            "news_hints can only be set by create_table: streams that are there, and writers at work, have none"
+        )
+    was, mixed = (partitioning_of(partition_keys, each).mixed_keys for each in (before, now))
+    if mixed != was:
+        default = (now if mixed else before).default_partition
+        raise Invalid(
+            f"default_partition {default!r} may also be a value of {', '.join(sorted(mixed ^ was))}: only create_table "
+            "can set it, and set_properties one that is no value of a derived key"
+        )
+
+
+def checked_for_rows_of(source: TableDefinition, destination: TableDefinition) -> TableDefinition:
+    """The destination. Raises `Invalid` if by its own derived keys rows of the source were of other partitions."""
+    keys, properties = destination.partition_keys, destination.properties
+    if not partitioning_of(keys, properties).takes_rows_of(partitioning_of(source.partition_keys, source.properties)):
+        has, wanted = (
+            f"partition_by={each.properties.partition_by} and default_partition={each.properties.default_partition}"
+            for each in (source, destination)
+        )
+        raise Invalid(
+            f"{destination.table_id} has {wanted}, and {source.table_id} {has}: rows would lie in other partitions "
+            "than theirs. Choose a destination that is not there yet, or that was created with the same properties"
+        )
+    return destination
 
 
 def check_publishable(table: StreamsOfTable, location: StoreLocation, properties: TableProperties) -> None:

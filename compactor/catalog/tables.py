@@ -39,7 +39,13 @@ from compactor.catalog.properties import (
     packages_missing,
     partitioning_of,
 )
-from compactor.catalog.property_checks import check_keys_of_index, check_publishable, reasons_against_location
+from compactor.catalog.property_checks import (
+    check_keys_of_index,
+    check_publishable,
+    check_set_at_creation,
+    checked_for_rows_of,
+    reasons_against_location,
+)
 from compactor.catalog.snapshot import StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.stream_schema import StreamSchemas
@@ -174,17 +180,16 @@ class DeltaCatalog:
         return self._table(definition)
 
     def table_like(self, table_id: str, like: Table) -> Table:
-        """The table. If it does not exist: an unsaved table with the partition keys of another one."""
+        """The table, which must take the rows of another one. If it does not exist: an unsaved one, partitioned so."""
         if table_id == like.table_id:
             return like
-        existing = self._definition(table_id)
-        return self._table(existing or _like(table_id, like))
+        return self._table(checked_for_rows_of(like.definition, self._definition(table_id) or _like(table_id, like)))
 
     def create_table_like(self, table_id: str, like: Table) -> Table:
-        """The table, created if need be with the partition keys, private columns and retention times of another one."""
+        """The table, which must take the rows of another one; created if need be, with properties of that one."""
         known = self._known_definition(table_id)
         if known is not None:
-            return self._table(known)
+            return self._table(checked_for_rows_of(like.definition, known))
         wanted = _like(table_id, like)
 
         def decide(log_state: LogState[TableDefinition | None]) -> Sequence[TableAction]:
@@ -194,7 +199,7 @@ class DeltaCatalog:
             return []
 
         created = self._definition_log(table_id).append(decide)
-        return self._table(created.after.state or wanted)
+        return self._table(checked_for_rows_of(like.definition, created.after.state or wanted))
 
     def tables(self) -> list[str]:
         """The ids of all tables, in order, without dropped ones."""
@@ -335,12 +340,7 @@ class Table:
                 if reasons:
                     raise Invalid(*reasons)
             check_keys_of_index(self, definition.properties, properties)
-            if properties.partition_by != definition.properties.partition_by:
-                raise Invalid("partition_by can only be set by create_table: rows that are there lie by it")
-            if properties.news_hints and not definition.properties.news_hints:
-                raise Invalid(
-                    "news_hints can only be set by create_table: streams that are there, and writers at work, have none"
-                )
+            check_set_at_creation(self.partition_keys, definition.properties, properties)
             return actions
 
         self.refresh(definition_log(self._store, self.table_id, self._clock).append(decide).after.state)

@@ -20,7 +20,8 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry
 from pyiceberg.typedef import Record
 
-from compactor.catalog.keys import partition_hash
+from compactor.catalog.keys import OpenFilePath, partition_hash
+from compactor.catalog.partition_split import Partitioning
 from compactor.catalog.stream import PartitionStream
 from compactor.index.deletion_vectors import read_dead_rows
 from compactor.model.clock import Clock
@@ -34,13 +35,15 @@ from compactor.publishing.iceberg_files import (
     Commit,
     Group,
     deletes_entry,
+    divided_anew,
     position_deletes,
     write_list,
     write_manifest,
 )
 from compactor.publishing.iceberg_log import IcebergLog, IcebergState
 from compactor.publishing.iceberg_metadata import NextMetadata, arrow_schema_text, next_schema
-from compactor.publishing.iceberg_schema import bounds_of, not_read_as, partition_spec
+from compactor.publishing.iceberg_partitions import IcebergPartitions, reasons_against_names
+from compactor.publishing.iceberg_schema import bounds_of, not_read_as
 from compactor.publishing.keys import (
     IcebergDeletes,
     IcebergFolder,
@@ -49,6 +52,7 @@ from compactor.publishing.keys import (
     IcebergMetadata,
 )
 from compactor.publishing.protocol import NothingToPublish, Outcome, PublishedFile, PublishedState, Refused
+from compactor.schemas.open_types import field_id
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import encode_partition
 from compactor.storage.object_store import ObjectStore
@@ -91,18 +95,19 @@ class IcebergPublisher:
         self,
         store: ObjectStore,
         table_id: str,
-        partition_keys: tuple[str, ...],
+        partitioning: Partitioning,
         clock: Clock,
         grace_seconds: float,
         private_columns: Collection[str] = (),
     ) -> None:
         self._store = store
         self._table_id = table_id
-        self._partition_keys = partition_keys
+        self._partitioning = partitioning
         self._clock = clock
         self._grace_ms = int(grace_seconds * 1_000)
         self._log = IcebergLog(store, table_id, clock)
         self._due = DueStreams(private_columns)
+        self._private_columns = private_columns
 
     @property
     def format(self) -> OpenFormat:
@@ -115,7 +120,7 @@ class IcebergPublisher:
         for _ in range(COMMIT_ATTEMPTS_MAX):
             refused: list[Refused] = []
             due = self._due.find(folds, state.positions, refused)
-            schema, due = fitting_schema(arrow_schema_text(state.metadata), due, refused, not_read_as)
+            schema, due = fitting_schema(arrow_schema_text(state.metadata), due, refused, self._not_read_as)
             if not due:
                 if state.version:
                     self._log.repair_hint(state.version)
@@ -129,13 +134,16 @@ class IcebergPublisher:
             state = self._log.load()
         raise Conflict(f"{COMMIT_ATTEMPTS_MAX} other publishers of {self._table_id} were faster: publish again")
 
+    def _not_read_as(self, narrow: pa.Schema, wide: pa.Schema) -> tuple[str, ...]:
+        return (*not_read_as(narrow, wide), *reasons_against_names(self._partitioning, wide))
+
     def position(self, stream: PartitionStream) -> int:
         return self._log.load().positions.get(encode_partition(stream.partition), 0)
 
     def state(self) -> PublishedState:
         state = self._log.load()
         files = [
-            self._published_file(entry, group.live_deletes.get(uri), state)
+            self._published_file(entry, group.live_deletes.get(uri), self._partition_of(group, uri))
             for group in state.groups.values()
             for uri, entry in group.live_files.items()
         ]
@@ -191,18 +199,21 @@ class IcebergPublisher:
             snapshot_id=int(commit_id[-16:], 16) & (2**63 - 1),
             parent_snapshot_id=None if snapshot is None else snapshot.snapshot_id,
             sequence_number=1 if state.metadata is None else state.metadata.last_sequence_number + 1,
-            schema=next_schema(state.metadata, schema, self._partition_keys),
-            spec=partition_spec(self._partition_keys),
+            schema=next_schema(state.metadata, schema, self._partitioning.keys),
+            partitions=IcebergPartitions.of(self._partitioning, schema),
         )
         self._write_deletes(due, commit_id, written)
         groups = dict(state.groups)
         changed = defaultdict(list)
         for each in due:
             changed[_group_of(each.stream)].append(each)
+        elsewhere = {number for number, group in groups.items() if group.spec_ids != {commit.spec.spec_id}}
         pending: list[tuple[str, bytes]] = []
-        for number, streams in sorted(changed.items()):
+        for number in sorted(changed.keys() | elsewhere):
             rewrite = _Rewrite(groups.get(number, Group()), number, commit)
-            for each in streams:
+            if number in elsewhere:
+                self._divide_anew(rewrite)
+            for each in changed[number]:
                 self._rewrite(rewrite, each, written, state)
             groups[number] = self._manifests(rewrite, commit_id, commit, pending)
         list_key = IcebergManifestList(self._table_id, commit_id).key
@@ -258,7 +269,7 @@ class IcebergPublisher:
     def _rewrite(
         self, rewrite: _Rewrite, due: DueStream, written: Mapping[str, WrittenDeletes], state: IcebergState
     ) -> None:
-        partition = Record(*(due.stream.partition[key] for key in self._partition_keys))
+        partition = rewrite.commit.partitions.record(due.stream.partition)
         for file in due.before:
             self._check(rewrite, file, due, state)
         for file in due.changes.removed:
@@ -266,7 +277,7 @@ class IcebergPublisher:
         for marked in due.changes.marked:
             rewrite.remove_deletes(self._log.uri(marked.before.file.path))
         for file in due.changes.added:
-            rewrite.files_added.append(self._data_file(file, partition, rewrite.commit))
+            rewrite.files_added.append(self._data_file(file, partition, due.stream.partition, rewrite.commit))
         for file in due.after:
             if file.vector is not None:
                 deletes = written[file.vector.path]
@@ -275,6 +286,15 @@ class IcebergPublisher:
                     deletes_entry(deletes.uri, deletes.size_bytes, uri, partition, file.vector.rows)
                 )
         rewrite.entries[due.name] = due.now.entry_number
+
+    def _divide_anew(self, rewrite: _Rewrite) -> None:
+        """Position deletes apply to files of the same spec, so both manifests get the new one."""
+        for entries in (rewrite.files, rewrite.deletes):
+            for uri, entry in entries.items():
+                partition = self._partition_of(rewrite.before, uri)
+                bounds = self._bounds_of_keys(partition, rewrite.commit) if entries is rewrite.files else {}
+                entries[uri] = divided_anew(entry, rewrite.commit.partitions.record(partition), bounds)
+        rewrite.is_divided_anew = True
 
     def _check(self, rewrite: _Rewrite, file: LiveFile, due: DueStream, state: IcebergState) -> None:
         """The published metadata must have the file, with the dead rows that the log says."""
@@ -289,8 +309,8 @@ class IcebergPublisher:
                 "again"
             )
 
-    def _data_file(self, file: LiveFile, partition: Record, commit: Commit) -> DataFile:
-        bounds = bounds_of(file.file, commit.schema)
+    def _data_file(self, file: LiveFile, partition: Record, texts: Mapping[str, str], commit: Commit) -> DataFile:
+        bounds, of_keys = bounds_of(file.file, commit.schema), self._bounds_of_keys(texts, commit)
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=self._log.uri(file.file.path),
@@ -300,9 +320,14 @@ class IcebergPublisher:
             file_size_in_bytes=file.file.size_bytes,
             value_counts=bounds.value_counts,
             null_value_counts=bounds.null_value_counts,
-            lower_bounds=bounds.lower_bounds,
-            upper_bounds=bounds.upper_bounds,
+            lower_bounds={**bounds.lower_bounds, **of_keys},
+            upper_bounds={**bounds.upper_bounds, **of_keys},
         )
+
+    def _bounds_of_keys(self, partition: Mapping[str, str], commit: Commit) -> dict[int, bytes]:
+        """Those of keys that the spec has as a transform, so that engines prune by their own columns as well."""
+        keys = commit.partitions.derived.keys() - set(self._private_columns)
+        return {field_id(key): partition[key].encode() for key in keys}
 
     def _manifests(self, rewrite: _Rewrite, commit_id: str, commit: Commit, pending: list[tuple[str, bytes]]) -> Group:
         """The group's manifests; adds those to write. A manifest of deletes without a change stays."""
@@ -322,14 +347,17 @@ class IcebergPublisher:
 
     # -- published state
 
+    def _partition_of(self, group: Group, uri: str) -> Mapping[str, str]:
+        """Of a file. Fields of a partition spec need not have the values as text."""
+        return group.partitions[OpenFilePath.parse(self._key(uri)).partition_hash]
+
     def _published_file(
-        self, entry: ManifestEntry, deletes: ManifestEntry | None, state: IcebergState
+        self, entry: ManifestEntry, deletes: ManifestEntry | None, partition: Mapping[str, str]
     ) -> PublishedFile:
         file = entry.data_file
-        keys = [] if state.metadata is None else [each.name for each in state.metadata.spec().fields]
         return PublishedFile(
             path=self._key(file.file_path),
-            partition={key: file.partition[position] for position, key in enumerate(keys)},
+            partition=partition,
             rows=file.record_count,
             dead_rows=0 if deletes is None else deletes.data_file.record_count,
             vector=None if deletes is None else self._key(deletes.data_file.file_path),
@@ -357,6 +385,7 @@ class _Rewrite:
         self.deletes_added: list[DataFile] = []
         self._files_removed: list[ManifestEntry] = []
         self._deletes_removed: list[ManifestEntry] = []
+        self.is_divided_anew = False
 
     def remove(self, uri: str) -> None:
         """Removes a file, and its position deletes."""
@@ -370,7 +399,7 @@ class _Rewrite:
 
     @property
     def changes_deletes(self) -> bool:
-        return bool(self.deletes_added or self._deletes_removed)
+        return bool(self.deletes_added or self._deletes_removed or (self.is_divided_anew and self.deletes))
 
     @property
     def file_rows(self) -> list[ManifestEntry]:

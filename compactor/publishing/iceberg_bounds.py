@@ -5,13 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 
-import pyarrow as pa
-
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt
 from compactor.publishing.iceberg_files import bounded_columns
 from compactor.publishing.iceberg_log import IcebergLog
-from compactor.publishing.iceberg_schema import iceberg_schema, partition_spec
 from compactor.publishing.keys import ICEBERG_KEYS, IcebergFolder, IcebergManifest, IcebergMetadata
 from compactor.publishing.published_bounds import PublishedObject
 from compactor.storage.concurrently import run_concurrently
@@ -24,9 +21,7 @@ _HOW = "a round rewrites the file, and its publication the manifest; then gc del
 class IcebergBounds:
     """`attempt_seconds`: from a manifest's writing to its commit, at most."""
 
-    def __init__(
-        self, store: ObjectStore, table_id: str, partition_keys: tuple[str, ...], clock: Clock, attempt_seconds: int
-    ) -> None:
+    def __init__(self, store: ObjectStore, table_id: str, clock: Clock, attempt_seconds: int) -> None:
         self._store = store
         self._attempt_ms = attempt_seconds * 1_000
         listed = [(each, parse_any(each.key, ICEBERG_KEYS)) for each in store.list(f"{IcebergFolder(table_id).key}/")]
@@ -42,8 +37,6 @@ class IcebergBounds:
         self._log = IcebergLog(store, table_id, clock)
         self._newest = self._log.load()
         self._hinted = self._log.hinted()
-        self._spec = partition_spec(partition_keys)
-        self._schema = iceberg_schema(pa.schema([]), partition_keys)
 
     def objects(self) -> Iterator[PublishedObject]:
         for entry in self._unknown:
@@ -91,7 +84,7 @@ class IcebergBounds:
         if body is None:
             return {}  # deleted since it was listed
         try:
-            found = bounded_columns(self._log.uri(entry.key), body, self._spec, self._schema)
+            found = bounded_columns(self._log.uri(entry.key), body)
         except Corrupt:
             return None
         return {self._key(uri): columns for uri, columns in found.items()}

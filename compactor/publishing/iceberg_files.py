@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from io import BytesIO
 from typing import Literal
 
@@ -20,6 +21,7 @@ from pyiceberg.avro.codecs import AVRO_CODEC_KEY
 from pyiceberg.avro.file import AvroFile, AvroOutputFile
 from pyiceberg.io import InputFile, InputStream, OutputFile, OutputStream
 from pyiceberg.manifest import (
+    DATA_FILE_TYPE,
     DEFAULT_READ_VERSION,
     DataFile,
     DataFileContent,
@@ -38,7 +40,10 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 
+from compactor.catalog.keys import partition_hash
 from compactor.model.errors import Corrupt
+from compactor.publishing.iceberg_partitions import IcebergPartitions
+from compactor.storage.keys import decode_partition
 
 _FORMAT_VERSION: Literal[2] = 2
 _COMPRESSION: Literal["deflate"] = "deflate"
@@ -47,6 +52,8 @@ _ENTRIES_KEY = "lithify.entries"
 """The key, in the header of a group's manifest, of the published entry of each stream's log by encoded partition."""
 
 _GROUP_KEY = "lithify.group"
+
+_PLACES = {each.name: at for at, each in enumerate(DATA_FILE_TYPE[DEFAULT_READ_VERSION].fields)}
 
 _FILE_PATH_ID = 2_147_483_546
 _POSITION_ID = 2_147_483_545
@@ -106,6 +113,15 @@ class Group:
     def entries(self) -> Mapping[str, int]:
         return {} if self.files is None else self.files.entries
 
+    @property
+    def spec_ids(self) -> set[int]:
+        return {each.described.partition_spec_id for each in self.manifests}
+
+    @cached_property
+    def partitions(self) -> Mapping[str, Mapping[str, str]]:
+        """The partitions of its streams, by their hashes, which are in the names of files."""
+        return {partition_hash(each): each for each in map(decode_partition, self.entries)}
+
 
 @dataclass(frozen=True)
 class Commit:
@@ -115,7 +131,11 @@ class Commit:
     parent_snapshot_id: int | None
     sequence_number: int
     schema: Schema
-    spec: PartitionSpec
+    partitions: IcebergPartitions
+
+    @cached_property
+    def spec(self) -> PartitionSpec:
+        return self.partitions.spec
 
     def added(self, file: DataFile) -> ManifestEntry:
         """The reader takes the sequence number from the manifest list."""
@@ -123,6 +143,22 @@ class Commit:
 
     def deleted(self, entry: ManifestEntry) -> ManifestEntry:
         return _with_status(entry, ManifestEntryStatus.DELETED, self.snapshot_id, entry.sequence_number)
+
+
+def divided_anew(entry: ManifestEntry, partition: Record, more_bounds: Mapping[int, bytes]) -> ManifestEntry:
+    """The entry under another partition spec. `more_bounds`: of columns with one value, by field id."""
+    file = DataFile(*(entry.data_file[at] for at in range(len(entry.data_file))))
+    file[_PLACES["partition"]] = partition
+    if more_bounds:
+        for place in (_PLACES["lower_bounds"], _PLACES["upper_bounds"]):
+            file[place] = {**(file[place] or {}), **more_bounds}
+    return ManifestEntry.from_args(
+        status=entry.status,
+        snapshot_id=entry.snapshot_id,
+        sequence_number=entry.sequence_number,
+        file_sequence_number=entry.file_sequence_number,
+        data_file=file,
+    )
 
 
 def _with_status(
@@ -202,19 +238,16 @@ def _described(
     )
 
 
-def read_manifest(body: bytes, described: ManifestFile, spec: PartitionSpec, schema: Schema) -> Manifest:
+def read_manifest(body: bytes, described: ManifestFile) -> Manifest:
     """Raises `Corrupt` for anything but a manifest of ours."""
-    with _rows_of(described.manifest_path, body, spec, schema) as (rows, header):
+    with _rows_of(described.manifest_path, body) as (rows, header):
         live = _live(rows, described)
         return Manifest(described, int(header[_GROUP_KEY]), live, json.loads(header.get(_ENTRIES_KEY, "{}")))
 
 
-def bounded_columns(uri: str, body: bytes, spec: PartitionSpec, schema: Schema) -> dict[str, frozenset[str]]:
-    """The columns with bounds in a manifest of files, by the file's URI; deleted files have them, too.
-
-    schema  any that has the partition's columns
-    """
-    with _rows_of(uri, body, spec, schema) as (rows, header):
+def bounded_columns(uri: str, body: bytes) -> dict[str, frozenset[str]]:
+    """The columns with bounds in a manifest of files, by the file's URI; deleted files have them, too."""
+    with _rows_of(uri, body) as (rows, header):
         names = Schema.model_validate_json(header["schema"])
         found: dict[str, frozenset[str]] = {}
         for row in rows:
@@ -225,13 +258,11 @@ def bounded_columns(uri: str, body: bytes, spec: PartitionSpec, schema: Schema) 
 
 
 @contextmanager
-def _rows_of(
-    uri: str, body: bytes, spec: PartitionSpec, schema: Schema
-) -> Iterator[tuple[list[ManifestEntry], Mapping[str, str]]]:
-    """A manifest's entries and header. Raises `Corrupt` for anything but a manifest of ours."""
+def _rows_of(uri: str, body: bytes) -> Iterator[tuple[list[ManifestEntry], Mapping[str, str]]]:
+    """A manifest's entries, by the schema that it was written with, and its header. Raises `Corrupt` for anything but a
+    manifest of ours."""
     read: AvroFile[ManifestEntry] = AvroFile(
         _Input(uri, body),
-        _entry_schema(spec, schema),
         read_types={-1: ManifestEntry, 2: DataFile},
         read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
     )

@@ -124,7 +124,7 @@ class IcebergLog:
             found = cached.get(described.manifest_path)
             if found is not None:
                 return found
-            return read_manifest(self._read(described.manifest_path), described, metadata.spec(), metadata.schema())
+            return read_manifest(self._read(described.manifest_path), described)
 
         groups: dict[int, Group] = {}
         for each in run_concurrently(self._store.location, read, listed):

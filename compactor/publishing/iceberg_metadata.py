@@ -79,6 +79,7 @@ class NextMetadata:
     ) -> TableMetadataV2:
         used = {schema.schema_id, *(each.schema_id for each in snapshots)}
         spec = self.commit.spec
+        specs = [*(each for each in (before.partition_specs if before else ()) if each.spec_id != spec.spec_id), spec]
         return TableMetadataV2(
             location=self.location,
             table_uuid=self.table_uuid if before is None else before.table_uuid,
@@ -86,9 +87,9 @@ class NextMetadata:
             last_column_id=schema.highest_field_id,
             schemas=[each for each in schemas if each.schema_id in used],
             current_schema_id=schema.schema_id,
-            partition_specs=[spec],
+            partition_specs=specs,
             default_spec_id=spec.spec_id,
-            last_partition_id=spec.last_assigned_field_id,
+            last_partition_id=max(each.last_assigned_field_id for each in specs),
             properties=_properties(schema, self.rows_schema),
             current_snapshot_id=self.commit.snapshot_id,
             snapshots=snapshots,

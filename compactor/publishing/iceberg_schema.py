@@ -13,9 +13,7 @@ from datetime import UTC, date, datetime, timedelta
 from types import MappingProxyType
 
 import pyarrow as pa
-from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -59,7 +57,6 @@ _PLAIN: Mapping[pa.DataType, IcebergType] = MappingProxyType(
     }
 )
 
-_FIRST_PARTITION_FIELD_ID = 1_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -68,16 +65,6 @@ def iceberg_schema(schema: pa.Schema, partition_keys: tuple[str, ...], schema_id
     columns = [_field(field.name, field.type, field.name) for field in schema if field.name not in partition_keys]
     columns += [_field(key, pa.string(), key) for key in partition_keys]
     return Schema(*[column for column in columns if column is not None], schema_id=schema_id)
-
-
-def partition_spec(partition_keys: tuple[str, ...]) -> PartitionSpec:
-    """A partition is its values."""
-    return PartitionSpec(
-        *[
-            PartitionField(field_id(key), _FIRST_PARTITION_FIELD_ID + position, IdentityTransform(), key)
-            for position, key in enumerate(partition_keys)
-        ]
-    )
 
 
 def not_read_as(narrow: pa.Schema, wide: pa.Schema) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from compactor.catalog.actions import RoundCommitted, StreamDropped, StreamRestored
 from compactor.catalog.definition import reasons_against_place
 from compactor.catalog.keys import is_open_file
+from compactor.catalog.partition_split import NO_PARTITIONS
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import Table
 from compactor.log_context import ProcessLog
@@ -69,14 +70,14 @@ def _publisher(format_: OpenFormat, store: ObjectStore, table: Table, clock: Clo
             private = table.properties.private_columns
             return DeltaPublisher(store, table.table_id, table.partition_keys, clock, private)
         case OpenFormat.ICEBERG:
-            keys, properties = table.partition_keys, table.properties
+            properties = table.properties
             try:
                 with _needs_iceberg(table.table_id):
                     from compactor.publishing.iceberg import IcebergPublisher
             except Invalid as missing:
                 return _NotInstalled(format_, missing.reasons)
             return IcebergPublisher(
-                store, table.table_id, keys, clock, properties.grace_seconds, properties.private_columns
+                store, table.table_id, table.partitioning, clock, properties.grace_seconds, properties.private_columns
             )
 
 
@@ -244,7 +245,7 @@ def published_files(store: ObjectStore, table_id: str, clock: Clock, since_ms: i
     if any(True for _ in store.list(f"{IcebergFolder(table_id).key}/")):
         with _needs_iceberg(table_id):
             from compactor.publishing.iceberg import IcebergPublisher
-        readable = IcebergPublisher(store, table_id, (), clock, 0).readable_since(since_ms)
+        readable = IcebergPublisher(store, table_id, NO_PARTITIONS, clock, 0).readable_since(since_ms)
         paths |= readable.metadata
         for name, span in readable.entries.items():
             first, last = entries.get(name, span)
@@ -261,7 +262,7 @@ def published_bounds(store: ObjectStore, table: Table, clock: Clock) -> tuple[Pu
     if any(True for _ in store.list(f"{IcebergFolder(table_id).key}/")):
         with _needs_iceberg(table_id):
             from compactor.publishing.iceberg_bounds import IcebergBounds
-        found.append(IcebergBounds(store, table_id, table.partition_keys, clock, table.properties.grace_seconds))
+        found.append(IcebergBounds(store, table_id, clock, table.properties.grace_seconds))
     return tuple(found)
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from compactor.catalog.keys import is_open_file
+from compactor.catalog.partition_split import Partitioning
 from compactor.catalog.properties import GRACE_SECONDS
 from compactor.catalog.stream import PartitionStream
 from compactor.maintenance.garbage import delete_garbage, find_garbage
@@ -43,7 +44,7 @@ def maker(format_: OpenFormat, clock: Clock | None = None) -> MakePublisher:
         case OpenFormat.DELTA:
             return lambda store: DeltaPublisher(store, TABLE_ID, ("region",), own_clock)
         case OpenFormat.ICEBERG:
-            return lambda store: IcebergPublisher(store, TABLE_ID, ("region",), own_clock, GRACE_SECONDS)
+            return lambda store: IcebergPublisher(store, TABLE_ID, Partitioning(("region",)), own_clock, GRACE_SECONDS)
 
 
 def first_version(make: MakePublisher, lake: OpenLake) -> int:

@@ -20,6 +20,7 @@ from pyiceberg.table import StaticTable
 
 from compactor import DeltaCatalog, compact
 from compactor.catalog.keys import is_open_file
+from compactor.catalog.partition_split import Partitioning
 from compactor.catalog.properties import GRACE_SECONDS
 from compactor.lake import Table
 from compactor.maintenance.garbage import delete_garbage, find_garbage
@@ -41,9 +42,11 @@ from tests.integration.publishing.test_delta_is_read import some_values
 from tests.open_rounds import SCHEMA, OpenLake
 from tests.published_rows import PARTITIONS, append_round, compact_all, differences, published_lake
 
+BY_REGION = Partitioning(("region",))
+
 
 def _publisher(lake: DeltaCatalog, table: Table) -> IcebergPublisher:
-    return IcebergPublisher(lake.store, table.table_id, table.partition_keys, SystemClock(), GRACE_SECONDS)
+    return IcebergPublisher(lake.store, table.table_id, table.partitioning, SystemClock(), GRACE_SECONDS)
 
 
 def _open(folder: Path, version: int | None = None) -> StaticTable:
@@ -148,7 +151,7 @@ def test_filters_find_the_rows_also_in_files_that_are_narrower_than_the_column(t
 
 def _lake(folder: Path, clock: Clock | None = None) -> tuple[OpenLake, IcebergPublisher]:
     lake = OpenLake(folder, clock=clock)
-    return lake, IcebergPublisher(lake.store, TABLE_ID, ("region",), clock or HurriedClock(), GRACE_SECONDS)
+    return lake, IcebergPublisher(lake.store, TABLE_ID, BY_REGION, clock or HurriedClock(), GRACE_SECONDS)
 
 
 def _write_out(lake: OpenLake, folder: Path) -> None:
@@ -269,12 +272,12 @@ def test_a_hint_that_is_behind_is_repaired_even_if_nothing_else_is_due(tmp_path:
     lake.commit("EU", added=1)
     store = FaultyStore(lake.store)
     store.fail("overwrite", times=None)
-    unlucky = IcebergPublisher(store, TABLE_ID, ("region",), HurriedClock(), GRACE_SECONDS)
+    unlucky = IcebergPublisher(store, TABLE_ID, BY_REGION, HurriedClock(), GRACE_SECONDS)
     assert isinstance(unlucky.publish([lake.stream("EU")]), Published), "the commit stands without its hint"
     assert lake.store.read(hint) == b"1"
     for each in (publisher, _lake(tmp_path / "other")[1]):
         each.publish([])
-    fresh = IcebergPublisher(lake.store, TABLE_ID, ("region",), HurriedClock(), GRACE_SECONDS)
+    fresh = IcebergPublisher(lake.store, TABLE_ID, BY_REGION, HurriedClock(), GRACE_SECONDS)
     assert isinstance(fresh.publish([lake.stream("EU")]), NothingToPublish)
     assert lake.store.read(hint) == b"2"
     for damaged in (b"1", b"", b"rubbish"):
@@ -282,7 +285,7 @@ def test_a_hint_that_is_behind_is_repaired_even_if_nothing_else_is_due(tmp_path:
         assert isinstance(fresh.publish([]), NothingToPublish)
         assert lake.store.read(hint) == b"2"
     lake.store.delete(hint)
-    again = IcebergPublisher(lake.store, TABLE_ID, ("region",), HurriedClock(), GRACE_SECONDS)
+    again = IcebergPublisher(lake.store, TABLE_ID, BY_REGION, HurriedClock(), GRACE_SECONDS)
     assert again.state() == fresh.state()
 
 
@@ -373,7 +376,7 @@ def test_a_store_that_does_not_answer_leaves_the_table_as_it_was(tmp_path: Path)
     store.fail("put_if_absent", times=None)
     before = publisher.state()
     with pytest.raises(Unavailable, match="not known whether"):
-        IcebergPublisher(store, TABLE_ID, ("region",), HurriedClock(), GRACE_SECONDS).publish([lake.stream("EU")])
+        IcebergPublisher(store, TABLE_ID, BY_REGION, HurriedClock(), GRACE_SECONDS).publish([lake.stream("EU")])
     assert publisher.state() == before
 
 

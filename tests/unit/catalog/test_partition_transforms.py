@@ -60,11 +60,12 @@ def test_a_partition_is_that_of_the_format(row: list[str]) -> None:
 
 
 KINDS: dict[str, tuple[st.SearchStrategy[Any], pa.DataType, list[str]]] = {
-    "int": (st.integers(-(2**31), 2**31 - 1), pa.int32(), ["bucket[7]", "truncate[10]", "identity"]),
+    "int": (st.integers(-(2**31) + 8, 2**31 - 1), pa.int32(), ["bucket[7]", "truncate[10]", "identity"]),
     "long": (st.integers(-(2**62), 2**62), pa.int64(), ["bucket[7]", "truncate[1000]"]),
-    "string": (st.text(max_size=20), pa.string(), ["bucket[7]", "truncate[3]"]),
+    "string": (st.text(max_size=20), pa.string(), ["bucket[7]", "truncate[3]", "identity"]),
+    "boolean": (st.booleans(), pa.bool_(), ["identity"]),
     "binary": (st.binary(max_size=20), pa.binary(), ["bucket[7]"]),
-    "date": (st.dates(date(1900, 1, 1)), pa.date32(), ["bucket[7]", "year", "month", "day"]),
+    "date": (st.dates(date(1900, 1, 1)), pa.date32(), ["bucket[7]", "year", "month", "day", "identity"]),
     "timestamp": (
         st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1)),  # noqa: DTZ001  (without a zone)
         pa.timestamp("us"),
@@ -101,7 +102,36 @@ def test_values_are_those_of_the_library_of_iceberg(kind: str, written: str, dat
     texts = [theirs.to_human_string(theirs.result_type(source), each) for each in found]
     if "decimal" in kind and written.startswith("truncate"):
         texts = [str(each) for each in found]
+    if kind == "boolean":
+        texts = [str(each).lower() for each in found]
     assert ours.texts(ours.values(column)).to_pylist() == texts
+    if "decimal" not in kind:
+        assert [ours.value_of(text, arrow_type) for text in texts] == found, "and back, as a manifest has it"
+
+
+@examples(0.5)
+@given(count=st.integers(-(2**63) + 1, 2**63 - 1), name=st.sampled_from(["year", "month", "day", "hour"]))
+def test_every_time_is_found_again_by_its_text(count: int, name: str) -> None:
+    ours = parse_transform("key", f"{name}(column)")
+    values = ours.values(pa.array([count], pa.timestamp("us")))
+    assert ours.value_of(ours.texts(values)[0].as_py(), pa.timestamp("us")) == values[0].as_py()
+
+
+@pytest.mark.parametrize(
+    ("written", "kind", "texts"),
+    [
+        ("day", pa.date32(), ["unknown", "today", "NaT", "2026-11", "2026-11-31", "2026-11-25-01", "2026-11-25Z", ""]),
+        ("hour", pa.timestamp("us"), ["2026-11-25", "26", "-", "2026-11-25T01", "2026-11-25-24"]),
+        ("bucket[4]", pa.string(), ["4", "-1", "03", " 3", "x"]),
+        ("truncate[3]", pa.string(), ["none"]),
+        ("truncate[10]", pa.int32(), ["5", "010", "ten"]),
+        ("identity", pa.bool_(), ["1", "True"]),
+        ("identity", pa.int64(), ["1.0", "+1", ""]),
+    ],
+)
+def test_a_text_that_no_value_has_is_none(written: str, kind: pa.DataType, texts: list[str]) -> None:
+    transform = parse_transform("key", f"{written}(column)")
+    assert [transform.value_of(text, kind) for text in texts] == [None] * len(texts)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +153,7 @@ def test_what_is_no_transform_is_refused(text: str, reason: str) -> None:
     ("written", "column", "reason"),
     [
         ("truncate[10]", pa.array([5, -(2**63)]), "truncate[10] of -9223372036854775808 is no int64"),
+        ("truncate[10]", pa.array([-(2**31)], pa.int32()), "truncate[10] of -2147483648 is no int32"),
         ("truncate[10]", pa.array([Decimal(-(10**38) + 1)], pa.decimal128(38, 0)), "is no decimal128(38, 0)"),
         ("bucket[4]", pa.array([1, 2**64 - 1], pa.uint64()), "18446744073709551615 is beyond int64"),
     ],
@@ -201,6 +232,46 @@ def test_rows_without_a_value_have_the_default_partition_or_none(lake: DeltaCata
     table.set_properties({"default_partition": "unknown"})
     table.append_rows(rows("2026-11-25", None))
     assert {each["day"] for each in table.partitions()} == {"2026-11-25", "unknown"}
+
+
+def test_a_default_partition_that_a_value_may_have_is_set_at_creation_only(lake: DeltaCatalog) -> None:
+    table = lake.create_table("SHOP.CODES.V1", partition_by={"code": "truncate[4](name)", "day": "day(at)"})
+    for default in ("none", "2026-11-25"):
+        with pytest.raises(Invalid, match=f"default_partition '{default}' may also be a value of (code|day)"):
+            table.set_properties({"default_partition": default})
+    for harmless in ("unknown", "missing", None):
+        table.set_properties({"default_partition": harmless})
+    mixed = {"default_partition": "none"}
+    other = lake.create_table("SHOP.MIXED.V1", partition_by={"code": "truncate[4](name)"}, properties=mixed)
+    with pytest.raises(Invalid, match="default_partition 'none' may also be a value of code"):
+        other.set_properties({"default_partition": None})
+
+
+def test_rows_without_the_column_are_refused_but_in_the_default_partition(lake: DeltaCatalog) -> None:
+    table = lake.create_table(
+        "SHOP.DAYS.V1", partition_by={"day": "day(at)"}, properties={"default_partition": "unknown"}
+    )
+    bare = pa.table({"id": [1]})
+    with pytest.raises(Invalid, match=r"there is no column 'at', of which the partition's day is day\(at\)"):
+        table.append({"day": "2026-11-25"}, bare)
+    table.append({"day": "unknown"}, bare)
+    table.append({"day": "2026-11-25"}, bare, "delete")
+
+
+def test_a_table_takes_no_rows_that_lie_by_other_transforms(lake: DeltaCatalog) -> None:
+    days, hours = orders(lake), {"partition_by": {"day": "hour(at)", "part": "bucket[2](id)"}}
+    days.append_rows(rows("2026-11-25T01:00"))
+    other = lake.create_table("SHOP.HOURS.V1", ["region", "day", "part"], properties=hours)
+    with pytest.raises(Invalid, match=r"SHOP.HOURS.V1 has partition_by=.*hour\(at\).* than theirs"):
+        lake.table_like("SHOP.HOURS.V1", days)
+    with pytest.raises(Invalid, match="Choose a destination"):
+        lake.create_table_like("SHOP.HOURS.V1", days)
+    plain = lake.create_table("SHOP.PLAIN.V1", ["region", "day", "part"])
+    assert lake.table_like("SHOP.PLAIN.V1", days).table_id == plain.table_id
+    assert lake.create_table_like("SHOP.COPY.V1", days).partitioning == days.partitioning
+    with pytest.raises(Invalid, match="Choose a destination"):
+        lake.table_like("SHOP.HOURS.V1", plain)
+    assert other.partitions() == []
 
 
 def test_a_value_that_is_the_default_one_is_of_the_same_partition() -> None:
