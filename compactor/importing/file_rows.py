@@ -18,13 +18,16 @@ from compactor.model.errors import Invalid
 from compactor.model.names import ContentType
 from compactor.schemas.cast import cast_array
 from compactor.storage.location import StoreLocation
-from compactor.tabular import TabularFile, read_batches
+from compactor.tabular import TabularFile, measure, read_batches
 
 FIELD_ID = b"PARQUET:field_id"
 """The key of a column's id in a file, as Arrow has it."""
 
 _NO_LONGER = "\0 dropped "
 """Begins the names that dropped columns get: no column of a table is named so."""
+
+ROWS_AT_ONCE = 1 << 20
+"""Rows of a file that are counted at a time."""
 
 Bools = npt.NDArray[np.bool_]
 LiveRows = Callable[[StoreLocation, int, pa.RecordBatch], Bools]
@@ -78,6 +81,7 @@ class FileRows:
     written    the columns of the rows that are written, of which the file may lack some
     constants  values of columns that it lacks; of others they are null
     live       None: every row is live
+    live_by    the columns that `live` looks at
     """
 
     uri: str
@@ -86,6 +90,7 @@ class FileRows:
     written: pa.Schema
     constants: Mapping[str, pa.Scalar] = field(default_factory=dict)
     live: LiveRows | None = None
+    live_by: tuple[str, ...] = ()
 
     def rewrite(self, deletes: Sequence[str]) -> Rewrite | None:
         """None: the file can stay as it is. `deletes`: what leaves rows of it out, in words.
@@ -95,7 +100,7 @@ class FileRows:
         if all(name.startswith(_NO_LONGER) for name in self.named.names):
             raise Invalid(f"{self.uri} has none of the table's columns, but {', '.join(self.held.names)}")
         why = (*deletes, *self._reasons())
-        return Rewrite(why, self.written, self.read) if why else None
+        return Rewrite(why, self.written, self.read, self.count) if why else None
 
     def _reasons(self) -> Iterator[str]:
         pairs = list(zip(_paths(self.held), _paths(self.named), strict=True))
@@ -108,12 +113,28 @@ class FileRows:
         if self.constants:
             yield f"lacks columns whose value is in the table's metadata: {', '.join(self.constants)}"
 
-    def read(self, location: StoreLocation) -> Iterator[pa.RecordBatch]:
-        row = 0
-        for batch in read_batches(location, parquet(self.uri)):
-            named = pa.record_batch(_Relabelled(batch, self.named))
-            columns = [self._column(named, each) for each in self.written]
-            rows = pa.RecordBatch.from_arrays(columns, schema=self.written)
+    def count(self, location: StoreLocation) -> int:
+        """The number of live rows. Reads no more than the columns that say which are live."""
+        if self.live_by:
+            return sum(rows.num_rows for rows in self.read(location, ()))
+        rows, live = measure(location, parquet(self.uri)).rows, self.live
+        if live is None:
+            return rows
+        pieces = (
+            live(location, first, pa.record_batch({"": pa.nulls(min(ROWS_AT_ONCE, rows - first))}))
+            for first in range(0, rows, ROWS_AT_ONCE)
+        )
+        return sum(int(np.count_nonzero(each)) for each in pieces)
+
+    def read(self, location: StoreLocation, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """The live rows. `columns`: those to read, beside those that say which are live; None: all."""
+        names = self.written.names if columns is None else dict.fromkeys((*columns, *self.live_by))
+        written, row = pa.schema([self.written.field(name) for name in names]), 0
+        held = [held for held, named in zip(self.held.names, self.named.names) if named in names]
+        for batch in read_batches(location, parquet(self.uri), held or None):
+            places = map(self.held.get_field_index, batch.schema.names)
+            named = pa.record_batch(_Relabelled(batch, pa.schema([self.named.field(place) for place in places])))
+            rows = pa.RecordBatch.from_arrays([self._column(named, each) for each in written], schema=written)
             yield rows if self.live is None else rows.filter(pa.array(self.live(location, row, rows)))
             row += batch.num_rows
 

@@ -209,7 +209,7 @@ class _Reading:
         held = read_schema(self.location, parquet(uri))
         constants = dict(self._constants(file, held))
         live = of_file.live if of_file.reasons else None
-        rows = FileRows(uri, held, self._columns.named(held), self._columns.written, constants, live)
+        rows = FileRows(uri, held, self._columns.named(held), self._columns.written, constants, live, of_file.live_by)
         return OldFile(uri, file.file_size_in_bytes, rows.rewrite(of_file.reasons))
 
     @cached_property
@@ -365,6 +365,10 @@ class _FileDeletes:
             counted(number, f"file of {kind} deletes", f"files of {kind} deletes") for number, kind in kinds if number
         ]
         return (f"has rows that may be deleted by {' and '.join(found)}",) if found else ()
+
+    @property
+    def live_by(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for _, names in self.equality for name in names))
 
     def live(self, location: StoreLocation, first: int, rows: pa.RecordBatch) -> Bools:
         live = np.ones(rows.num_rows, np.bool_)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -21,12 +21,14 @@ class Rewrite:
 
     why     what it has that a registered file may not have, in words that go on "is rewritten: it"
     schema  of the rows that are written, the same for all files of a table
-    rows    reads them, in the same order whenever it is called
+    rows    reads them, or some columns and maybe more of them, in the same order whenever it is called
+    count   their number, from metadata, and of files with equality deletes from the columns of these
     """
 
     why: tuple[str, ...]
     schema: pa.Schema
-    rows: Callable[[StoreLocation], Iterator[pa.RecordBatch]]
+    rows: Callable[[StoreLocation, Sequence[str] | None], Iterator[pa.RecordBatch]]
+    count: Callable[[StoreLocation], int]
 
 
 @dataclass(frozen=True)

@@ -10,20 +10,21 @@ makes it fail, and nothing of that partition is appended twice. The source is on
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 
 import numpy as np
 import pyarrow as pa
 
-from compactor.catalog.delta_files import DeltaRules
+from compactor.catalog.appending import DeltaRequest, add_delta
+from compactor.catalog.delta_files import ROWS_PER_DELTA_FILE, DeltaFiles, DeltaRules
 from compactor.catalog.tables import Table
-from compactor.importing.source_table import OldFile, Rewrite, SourcePartition, SourceTable
+from compactor.importing.source_table import OldFile, SourcePartition, SourceTable
 from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
 from compactor.model.errors import Invalid
-from compactor.model.names import ContentType, Operation, render_partition
+from compactor.model.names import ContentType, Operation, PartitionValues, render_partition
 from compactor.storage.concurrently import AT_ONCE, run_concurrently
 from compactor.storage.keys import encode_partition
 from compactor.storage.location import StoreLocation
@@ -53,11 +54,14 @@ class TableImport:
     fallback: ContentType
     copies: bool = False
 
-    def into(self, table: Table, location: StoreLocation) -> Iterator[ImportedPartition]:
-        """Imports each partition that can be, as the caller takes them; of others it has the reasons."""
-        rest = iter(self.source.partitions)
+    def into(self, table: Table, location: StoreLocation, *, is_trial: bool = False) -> Iterator[ImportedPartition]:
+        """Imports each partition that can be, as the caller takes them; of others it has the reasons.
+
+        is_trial  rows that would be rewritten are counted, and not written: the table is for plans, not for reading
+        """
+        rewrite, rest = _counted if is_trial else _written, iter(self.source.partitions)
         while together := list(islice(rest, AT_ONCE)):
-            yield from run_concurrently(location, lambda each: self._import(table, each, location), together)
+            yield from run_concurrently(location, lambda each: self._import(table, each, location, rewrite), together)
 
     def reasons_against_place(self, table: Table, location: StoreLocation) -> tuple[str, ...]:
         """Why the files cannot stay where they are."""
@@ -84,7 +88,7 @@ class TableImport:
 
     def _digests(self, file: OldFile, keys: Sequence[str], location: StoreLocation) -> Iterator[np.ndarray]:
         if file.rewrite is not None:
-            batches = file.rewrite.rows(location)
+            batches = file.rewrite.rows(location, keys)
         else:
             batches = read_batches(location, TabularFile(file.uri, self._content_type(file.uri)), keys)
         for batch in batches:
@@ -97,19 +101,23 @@ class TableImport:
         except Invalid:
             return self.fallback
 
-    def _import(self, table: Table, partition: SourcePartition, location: StoreLocation) -> ImportedPartition:
+    def _import(
+        self, table: Table, partition: SourcePartition, location: StoreLocation, rewrite: _Rewriting
+    ) -> ImportedPartition:
         rows, warnings = 0, list[str]()
         try:
-            for number, (rewritten, files) in enumerate(_deltas(partition.files)):
-                delta = table.append(
-                    partition.values,
-                    _rewritten(rewritten, files, location) if rewritten is not None else [file.uri for file in files],
-                    delta_id=self._delta_id(partition, number),
-                    content_type=ContentType.PARQUET if rewritten is not None else self.fallback,
-                    copy=self.copies,
-                )
-                rows += delta.rows
-                warnings += delta.warnings
+            for number, files in enumerate(_deltas(partition.files)):
+                delta_id = self._delta_id(partition, number)
+                if files[0].rewrite is not None:
+                    appended = rewrite(table, partition.values, files, location, delta_id)
+                else:
+                    uris = [file.uri for file in files]
+                    delta = table.append(
+                        partition.values, uris, delta_id=delta_id, content_type=self.fallback, copy=self.copies
+                    )
+                    appended = delta.rows, delta.warnings
+                rows += appended[0]
+                warnings += appended[1]
         except Invalid as error:
             return ImportedPartition(partition, None, self._understood(partition, error))
         return ImportedPartition(partition, rows, warnings=tuple(warnings))
@@ -129,13 +137,47 @@ class TableImport:
         return f"{_ID_BEGINS}{hashlib.sha256(named.encode()).hexdigest()[:32]}"
 
 
-def _deltas(files: Sequence[OldFile]) -> Iterator[tuple[Rewrite | None, Sequence[OldFile]]]:
-    """The files of each delta, in order. With the first one's rewrite, if they are rewritten."""
+_Rewriting = Callable[[Table, PartitionValues, Sequence[OldFile], StoreLocation, str], tuple[int, Sequence[str]]]
+"""Appends a delta of files that cannot stay, by its id. Returns its rows, and warnings."""
+
+
+def _deltas(files: Sequence[OldFile]) -> Iterator[Sequence[OldFile]]:
+    """The files of each delta, in order: all are rewritten, or none is."""
     for _, alike in groupby(files, lambda file: file.rewrite is None):
         while together := list(islice(alike, FILES_PER_DELTA)):
-            yield together[0].rewrite, together
+            yield together
 
 
-def _rewritten(first: Rewrite, files: Sequence[OldFile], location: StoreLocation) -> pa.RecordBatchReader:
-    batches = (rows for file in files if file.rewrite is not None for rows in file.rewrite.rows(location))
-    return pa.RecordBatchReader.from_batches(first.schema, batches)
+def _written(
+    table: Table, partition: PartitionValues, files: Sequence[OldFile], location: StoreLocation, delta_id: str
+) -> tuple[int, Sequence[str]]:
+    rewrites = [file.rewrite for file in files if file.rewrite is not None]
+    batches = (rows for each in rewrites for rows in each.rows(location, None))
+    delta = table.append(partition, pa.RecordBatchReader.from_batches(rewrites[0].schema, batches), delta_id=delta_id)
+    return delta.rows, delta.warnings
+
+
+def _counted(
+    table: Table, partition: PartitionValues, files: Sequence[OldFile], location: StoreLocation, delta_id: str
+) -> tuple[int, Sequence[str]]:
+    """What plans read, the log and a footer: an empty file has the columns, and the log says how many rows and bytes
+    would be written."""
+    rewrites = [file.rewrite for file in files if file.rewrite is not None]
+    empty = table.append(partition, rewrites[0].schema.empty_table(), delta_id=f"{delta_id}-columns")
+    rows = sum(each.count(location) for each in rewrites)
+    count = -(-rows // ROWS_PER_DELTA_FILE)
+    planned = tuple(
+        empty.files[0].model_copy(
+            update={
+                "file_number": 1 + number,
+                "rows": -(-rows // count),
+                "size_bytes": sum(file.size_bytes for file in files) // count,
+                "row_groups": (),
+            }
+        )
+        for number in range(count)
+    )
+    if planned:
+        request, found = DeltaRequest(Operation.UPSERT, None, delta_id, None), DeltaFiles(planned, delta_id, ())
+        table.stream(partition).log.append(lambda at: add_delta(at.state, request, found, empty.position))
+    return rows, empty.warnings

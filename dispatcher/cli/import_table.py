@@ -1,7 +1,8 @@
 """`lithify table import`: a table that exists already becomes a table of a lake.
 
 What is described, and checked before anything is written, is an import into an empty lake in a temporary folder, which
-names the same files: it measures and refuses as the real one does.
+names the same files: it measures and refuses as the real one does, but for rows that would be rewritten. They are
+counted.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def import_table(
         here = StoreLocation(f"file://{scratch}", lake.s3_endpoint_url, lake.region)
         trial = DeltaCatalog(open_store(here), dependencies.clock)
         like = _wanted(trial, table, found, {**_known_properties(catalog, table, found, given), "glue_database": None})
-        checked = list(track_partitions("checking", importing.into(like, here), found))
+        checked = list(track_partitions("checking", importing.into(like, here, is_trial=True), found))
         _refuse(TableImport(found, content_type, copy).reasons_against_place(like, catalog.location), checked)
         keys = like.properties.primary_keys or ()
         duplicates = list(importing.duplicates(keys, here)) if count_duplicates and keys else None

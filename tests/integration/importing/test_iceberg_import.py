@@ -57,6 +57,10 @@ from pyiceberg.types import (
 )
 
 from compactor import DeltaCatalog, compact
+from compactor.importing.sources import read_source
+from compactor.importing.table_import import TableImport
+from compactor.model.names import ContentType
+from compactor.storage.location import parse_location
 from tests.builders import TABLE_ID
 from tests.conftest import Command
 from tests.fakes.unruly_engine import UnrulyEngine
@@ -278,6 +282,7 @@ def test_equality_deletes_apply_to_older_files_of_their_partition(importing: Imp
         if not (row["place"] == "100%" and (row["small"], row["day"]) in gone) and row["id"] != 1
     ]
     assert len(left) == 12
+    assert sum(each["rows"] for each in planned["partitions"]) == 12
     assert rows_of(importing.compacted()) == rows_of(orders(*left))
 
 
@@ -303,7 +308,17 @@ def test_what_lithify_has_published_is_imported_with_its_position_deletes(import
         compact_all(lake)
     importing.folder = importing.folder / "tables" / TABLE_ID / "iceberg"
     published = StaticTable.from_metadata(str(importing.folder)).scan().to_arrow()
-    planned = importing.answer(*KEYED, "--property", "publish=iceberg", "--write")
+    source = read_source(parse_location(str(importing.folder)))
+    trial = DeltaCatalog.open(importing.lake_folder.with_name("trial"))
+    tried = trial.create_table(OLD, source.partition_keys)
+    counted = list(TableImport(source, ContentType.PARQUET).into(tried, trial.location, is_trial=True))
+    assert sum(each.rows or 0 for each in counted) == published.num_rows
+    assert {
+        pq.read_metadata(path).num_rows for path in importing.lake_folder.with_name("trial").rglob("*.parquet")
+    } == {0}
+    planned = importing.answer(*KEYED, "--count-duplicates", "--property", "publish=iceberg", "--write")
+    assert [each["rows"] for each in planned["partitions"]] == [each.rows for each in counted]
+    assert {each["duplicates"] for each in planned["partitions"]} == {0}
     assert any("1 file of position deletes" in each["why"] for each in planned["rewritten_files"])
     assert rows_of(importing.compacted()) == rows_of(published)
     again = StaticTable.from_metadata(str(importing.lake_folder / "tables" / OLD / "iceberg")).scan().to_arrow()
