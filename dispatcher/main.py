@@ -29,7 +29,7 @@ from compactor.log_context import configure_logging
 from compactor.model.clock import SystemClock
 from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_INVALID, Invalid, LithifyError
 from compactor.model.machine import usable_cores, usable_memory_bytes
-from dispatcher.cli.app import OWN_VERBS, VerbInterrupted, app
+from dispatcher.cli.app import GROUPS, VerbInterrupted, app
 from dispatcher.cli.output import flush, print_error
 from dispatcher.clients import VARIABLE_PREFIX, CommandDependencies, QueueAddress, StandaloneAddress, variable_of
 from dispatcher.stops import Stops
@@ -321,14 +321,13 @@ def _defaults(arguments: Sequence[str], variables: Mapping[str, str]) -> dict[st
     """Defaults of the options of the verb that is called, from the environment; a verb ignores options that it does not
     have. The service reads all of its options from variables by itself.
 
-    Of `table list` they stand below `table` and there below `list`. No option has the name of a verb.
+    Of `table list` they stand below `table` and there below `list`.
     """
     given: dict[str, object] = {name: variables[name] for name in OPTIONS_FROM_ENVIRONMENT if name in variables}
-    verb, *following = (*(each for each in arguments if not each.startswith("-")), "")
+    verb = next((each for each in arguments if not each.startswith("-")), "")
     if verb == "dispatch":
         return {}
-    own = (OWN_VERBS[verb],) if verb in OWN_VERBS else ()
-    return {verb: {**given, **dict.fromkeys((*following[:1], *own), given)}}
+    return {verb: dict.fromkeys(GROUPS[verb][1], given) if verb in GROUPS else given}
 
 
 @cache
