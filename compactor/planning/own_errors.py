@@ -138,7 +138,7 @@ class OwnPrediction:
             low, high = self.model.work_seconds * FIRST_RUN_LOW, self.model.work_seconds * FIRST_RUN_HIGH
             return (
                 "no session of this table has ended in such a place yet, so the figures are another machine's: its "
-                f"work may take {low:,.1f} to {high:,.1f} s"
+                f"work may take {f'{low:,.1f} to {high:,.1f}' if high >= 0.05 else 'less than 0.1'} s"
             )
         found = [(factors, "own")] if factors else []
         found += [] if others is None or self.own.are_enough else [(others.factors, "recent")]

@@ -423,7 +423,7 @@ class Sizing:
         each = f"{SHUFFLED_BYTES_PER_ROW + width} bytes a row shuffled, {KEPT_BYTES_PER_KEY + width} kept"
         if self.resources.scratch_bytes is None:
             return f"{takes}: {each}; how much there is, is not known"
-        return f"{takes}, of {self.resources.scratch_bytes / 1e9:.1f} GB: {each}"
+        return f"{takes}, of {self.resources.scratch_bytes / 1e9:,.1f} GB: {each}"
 
     def _files_sentence(self, buckets: str) -> str:
         driver_bytes = self.resources.driver_memory_bytes

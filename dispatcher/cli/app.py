@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from importlib import import_module
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, getdoc, signature
 from typing import Annotated, Any, cast, get_type_hints
 
 import typer
@@ -123,7 +123,11 @@ class _Verbs(Mapping[str, Any]):
         module, function = self._functions[verb].split(":")
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         does = getattr(import_module(f"dispatcher.cli.{module}"), function)
-        alone.command(verb, context_settings=getattr(does, "context_settings", None))(_with_single_options(does))
+        # typer keeps the line breaks of a docstring, which are those of the source.
+        text = "\n\n".join(" ".join(each.split()) for each in (getdoc(does) or "").split("\n\n"))
+        alone.command(verb, help=text, context_settings=getattr(does, "context_settings", None))(
+            _with_single_options(does)
+        )
         return get_command(alone)
 
 

@@ -62,15 +62,21 @@ def compact_table(
         ),
     ] = None,
     partition: PartitionOption = None,
-    hash_bucket_count: Annotated[int | None, typer.Option(min=1)] = None,
+    hash_bucket_count: Annotated[
+        int | None, typer.Option(min=1, help="Buckets of the index. Default: as many as memory needs.")
+    ] = None,
     rows_per_compacted_file: Annotated[
         int | None,
         typer.Option(
             min=1, help=f"Most rows of a compacted file. Default: the table's property, or {ROWS_PER_COMPACTED_FILE:,}."
         ),
     ] = None,
-    rows_per_primary_key_index_file: Annotated[int, typer.Option(min=1)] = ROWS_PER_PRIMARY_KEY_INDEX_FILE,
-    max_rows_per_round: Annotated[int | None, typer.Option(min=1)] = None,
+    rows_per_primary_key_index_file: Annotated[
+        int, typer.Option(min=1, help="Most rows of a file of the index.")
+    ] = ROWS_PER_PRIMARY_KEY_INDEX_FILE,
+    max_rows_per_round: Annotated[
+        int | None, typer.Option(min=1, help="Most delta rows of one round. Default: as many as memory holds.")
+    ] = None,
     max_dead_row_share: Annotated[
         float, typer.Option(help="Largest share of dead rows of a file that is not rewritten.")
     ] = 0.0,

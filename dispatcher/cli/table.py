@@ -113,7 +113,7 @@ def create(
             "schema": columns,
             **({"properties": created.properties.model_dump(mode="json")} if given else {}),
         },
-        [f"{created.table_id} is there, partitioned by {', '.join(keys) or 'nothing'}."],
+        [f"Created {created.table_id} ({'partition keys: ' if keys else 'no partition keys'}{', '.join(keys)})."],
     )
 
 

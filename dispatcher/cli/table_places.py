@@ -74,7 +74,8 @@ def check_exists(store: ObjectStore, noun: str) -> None:
     else:
         is_there = Path(root_uri.removeprefix("file://")).is_dir()
     if not is_there:
-        raise Invalid(f"there is no {noun} at {root_uri}: check the URI (the first write to it creates it)")
+        hint = "" if noun == "folder" else " (the first write to it creates it)"
+        raise Invalid(f"there is no {noun} at {root_uri}: check the URI{hint}")
 
 
 def existing_stream(lake: DeltaCatalog, table_id: str, pairs: Sequence[str] | None) -> tuple[Table, PartitionStream]:

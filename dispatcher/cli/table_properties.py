@@ -32,12 +32,12 @@ def set_properties(
     unset: Annotated[list[str] | None, typer.Option(help="A property to unset; once for each.")] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Set properties of a table. The others stay; if one is refused, none is changed."""
+    """Set properties of a table, and show these. The others stay; if one is refused, none is changed."""
     changes = parse_properties(properties or (), unset or ())
     if not changes:
         raise Invalid(f"there is nothing to set: name PROPERTY=VALUE, of {', '.join(NAMES)}, or --unset PROPERTY")
     opened = lake.open().table(table)
-    _answer(output, table, opened.set_properties(changes), NAMES)
+    _answer(output, table, opened.set_properties(changes), tuple(changes))
 
 
 def get_properties(
