@@ -40,7 +40,7 @@ AWS_VARIABLES: Mapping[str, str] = MappingProxyType(
     }
 )
 
-_INSTALL = "run pip install '.[demo]' in Lithify's own folder"
+_INSTALL = "pip install 'lithify[demo]'"
 
 
 @contextmanager

@@ -91,7 +91,7 @@ def generate_orders(scale_factor: float, folder: Path) -> pa.Table:
             command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL, start_new_session=True
         )
     except FileNotFoundError as error:
-        raise Invalid(f"there is no {generator}: run pip install '.[demo]' in Lithify's own folder") from error
+        raise Invalid(f"there is no {generator}: pip install 'lithify[demo]'") from error
     except subprocess.CalledProcessError as error:
         raise Unavailable(f"{generator.name} failed: {error.stderr.strip()[-500:]}") from error
     orders = pq.read_table(folder / "orders.parquet")
