@@ -119,7 +119,7 @@ def use_key(places: Places, *, writes: bool) -> Permission:
 
 def list_lakes(places: Places) -> tuple[Permission, ...]:
     """Permissions to list, one for each bucket. Without them S3 answers 403 instead of 404 for a missing object."""
-    return _list_each("ListLakes", "logs are found by listing", places.lakes)
+    return _list_each("ListLakes", "logs of tables are found by listing", places.lakes)
 
 
 def _list_each(sid: str, why: str, folders: Sequence[Folder]) -> tuple[Permission, ...]:
@@ -141,7 +141,7 @@ def find_uploads(places: Places) -> Permission:
 
 def list_state(places: Places, *folders: str) -> Permission:
     prefixes = [f"{places.state_prefix}/{folder}*" for folder in folders or ("",)]
-    return _list("ListState", "logs are found by listing", places.state_bucket, prefixes)
+    return _list("ListState", "logs of job runs are found by listing", places.state_bucket, prefixes)
 
 
 def list_archive(places: Places) -> Permission:

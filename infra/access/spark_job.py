@@ -30,7 +30,7 @@ def spark_job_part(places: Places, *, serverless: bool) -> Part:
             list_state(places, "job_runs/"),
             Permission(
                 "ReadAndWriteSessions",
-                "plan, log, heartbeat; what it does not delete it cannot delete",
+                "plan, log, heartbeat; it has no right to delete",
                 actions("s3", "AbortMultipartUpload GetObject PutObject"),
                 places.state_objects("job_runs/*/sessions/*", "job_runs/*/bundles/*"),
             ),

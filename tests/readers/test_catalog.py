@@ -30,7 +30,7 @@ ORDERS, SIMPLE = "ACME.ORDERS.V1", "ACME.SIMPLE.V1"
 ROUNDS = 3
 
 
-URL = "http://127.0.0.1:8765/iceberg"
+URL = "http://127.0.0.1:8642/iceberg"
 
 
 def lines() -> dict[str, tuple[str, str]]:
