@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 _BYTES_PER_KIBIBYTE = 1024
-_PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
+_PEAK = re.compile(rb"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 
 _CONTAINER_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 """The memory limits of the kernel's control groups, version 2 and version 1; a container sees its own as the root."""
@@ -54,7 +54,7 @@ def peak_memory_bytes() -> int:
 def _own_peak(largest: int) -> int:
     """In KiB. It is read again when `largest`, which is read fifty times faster, has grown."""
     try:
-        found = _PEAK.search(Path("/proc/self/status").read_text())
+        found = _PEAK.search(Path("/proc/self/status").read_bytes())
     except OSError:
         found = None
     return largest if found is None else int(found[1])

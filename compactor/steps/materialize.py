@@ -33,6 +33,7 @@ from compactor.tabular import (
     read_table,
     written_here,
 )
+from compactor.tabular.parquet_pages.arrow_files import SMALL_FILE_BYTES
 from compactor.tabular.parquet_pages.row_groups import ParquetRows, RowGroup, open_rows, with_constants
 from compactor.tabular.sinks import PIECE_BYTES_MAX, PIECE_ROWS_MAX
 from compactor.task_progress import RowCounter
@@ -262,7 +263,7 @@ def _surviving_rows(target: OutputTarget, source: SourceFile, row_indices: npt.N
 def _decoded(step: WriteStep, source: SourceFile, bounds: tuple[int, int]) -> tuple[int, pa.Table | None, int]:
     """What lies around the rows of `bounds`, and its first row; or None, and how many of its rows fit the memory."""
     room = _decoded_bytes_max(step)
-    is_most = 2 * (bounds[1] + 1 - bounds[0]) > source.rows
+    is_most = 2 * (bounds[1] + 1 - bounds[0]) > source.rows or source.size_bytes < SMALL_FILE_BYTES
     with _reading(source):
         if source.size_bytes * _DECODED_BYTES_PER_BYTE <= room and is_most:
             table = read_table(step.location, source.file, schema=step.output.schema)

@@ -25,7 +25,7 @@ from compactor.model.names import render_partition
 from compactor.planning.round_plan import CompactedSource, RoundOutput, RoundPlan, SourceFile
 from compactor.planning.task_memory import AHEAD, PIECE_MEMORY_SHARE
 from compactor.storage.location import StoreLocation
-from compactor.tabular import FileMeasure, TabularFile, TabularWriter, read_schema, written_here
+from compactor.tabular import FileMeasure, TabularFile, TabularWriter, check_written, written_here
 from compactor.tabular.parquet_pages.read_back import check_row_group
 from compactor.tabular.parquet_pages.row_groups import RowGroup
 from compactor.tabular.sinks import PIECE_BYTES_MAX
@@ -252,19 +252,11 @@ def _check_values(table: pa.Table, key: str, value: str, stream: StreamFolder) -
         )
 
 
-def _read_back_schema(location: StoreLocation, written: TabularFile) -> None:
-    """Reads what readers need first of a file. Raises `Corrupt` if it cannot be read: nothing is committed then."""
-    if written.content_type.is_text:
-        return
-    with written_here():
-        read_schema(location, written)
-
-
 def _finished(target: OutputTarget, file_number: int, writer: TabularWriter, checks: Sequence[_Check]) -> DataFile:
     measure: FileMeasure = writer.close()
     path = target.path(file_number)
     written = TabularFile(target.uri(path), target.step.output.content_type, measure.size_bytes)
-    _read_back_schema(target.step.location, written)
+    check_written(target.step.location, written, writer.footer)  # else nothing is committed
     for check in checks:
         with written_here() if isinstance(check.source, CompactedSource) else nullcontext():
             check_row_group(target.step.location, written, check.row_group, check.source.file, check.row_indices)

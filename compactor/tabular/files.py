@@ -15,6 +15,7 @@ from functools import partial
 from types import MappingProxyType
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from isal import isal_zlib
 
 from compactor.model.errors import Corrupt, Invalid
@@ -24,11 +25,12 @@ from compactor.schemas.nesting import refuse_deep_nesting
 from compactor.schemas.unify import plain_schema, refuse_repeated_columns
 from compactor.storage.location import StoreLocation
 from compactor.storage.ranges import AHEAD_BYTES_MAX, REQUEST_BYTES_MAX, TAIL_BYTES, RangeReader, Span
-from compactor.tabular.filesystems import reading
+from compactor.tabular.filesystems import reading, written_here
 from compactor.tabular.formats import FileMeasure, FileOutline, Source, TabularFile, TabularFormat
 from compactor.tabular.ipc import Ipc
 from compactor.tabular.orc import Orc
 from compactor.tabular.parquet import Parquet, begin_parquet, check_row_count
+from compactor.tabular.parquet_pages.arrow_files import open_parquet
 from compactor.tabular.remote_file import WHOLE_BYTES_MAX, open_tail
 from compactor.tabular.same_file import check_crc32
 from compactor.tabular.text import Csv, JsonLines
@@ -77,6 +79,18 @@ def read_schema(location: StoreLocation, file: TabularFile, schema: pa.Schema | 
     """The columns of a file, from its footer or header. Text is read whole once, to infer the types of its values."""
     with reading(file.uri, file.content_type):
         return plain_schema(_checked(file, _FORMATS[file.content_type].read_schema(Source.of(location, file), schema)))
+
+
+def check_written(location: StoreLocation, file: TabularFile, footer: pq.FileMetaData | None) -> None:
+    """Reads what readers need first of a file that was just written. Raises `Corrupt` if it cannot be read, or if its
+    footer is not the one that was written. None: it has none, and no text is read."""
+    with written_here(), reading(file.uri, file.content_type):
+        if footer is not None:
+            with open_parquet(Source.of(location, file)) as opened:
+                if not opened.parquet.metadata.equals(footer):
+                    raise Corrupt(f"{file.uri} has another footer than was written")
+        elif not file.content_type.is_text:
+            read_schema(location, file)
 
 
 def read_outline(location: StoreLocation, file: TabularFile, schema: pa.Schema | None = None) -> FileOutline:

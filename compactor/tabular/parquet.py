@@ -36,9 +36,6 @@ from compactor.tabular.parquet_pages.page_format import DICTIONARY_PAGE_BYTES, D
 BATCH_BYTES = 16 * 1024 * 1024
 """Memory of one batch: 64 Ki rows of 256 bytes, or 16 Ki rows of 1 KiB."""
 
-THREADED_BYTES_MIN = 1024 * 1024
-"""A smaller file is read whole by one thread: several would wait for one another for longer than they decode."""
-
 _MAGIC_BYTES = 4
 _TAIL_BYTES = 8
 """After the footer: its length, and Parquet's magic bytes."""
@@ -57,7 +54,7 @@ _PLAIN_WIDTHS: Mapping[str, float] = MappingProxyType(
 class Parquet:
     """See `TabularFormat`.
 
-    own_pages    whether Lithify decodes the pages of numbers that it supports
+    own_pages    whether Lithify decodes the pages of numbers that it supports, of files that are not small
     use_threads  whether Arrow decodes columns in several threads
     """
 
@@ -77,7 +74,7 @@ class Parquet:
             arrow_schema = file.schema
             wanted = wanted_columns(source, arrow_schema, columns)
             file.hold(range(parquet.num_row_groups), wanted)
-            table = parquet.read(columns=wanted, use_threads=file.opened.size() >= THREADED_BYTES_MIN)
+            table = parquet.read(columns=wanted, use_threads=not file.is_small)
             _check_rows(table.num_rows, parquet.metadata.num_rows)
             return _as_written(table.select(wanted), arrow_schema)
 
@@ -129,10 +126,12 @@ class Parquet:
     ) -> Iterator[pa.RecordBatch]:
         parquet = file.parquet
         rows = _batch_rows(parquet.metadata.row_group(row_group)) if batch_rows is None else batch_rows
-        numbers = _numbers(parquet, file.opened, row_group, columns) if self._own_pages else None
+        by_arrow = file.is_small or not self._own_pages
+        numbers = None if by_arrow else _numbers(parquet, file.opened, row_group, columns)
         if numbers is None:
+            use_threads = self._use_threads and not file.is_small
             yield from parquet.iter_batches(
-                batch_size=rows, row_groups=[row_group], columns=columns, use_threads=self._use_threads
+                batch_size=rows, row_groups=[row_group], columns=columns, use_threads=use_threads
             )
         else:
             yield from (numbers.slice(start, rows) for start in range(0, numbers.num_rows, rows))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from compactor.model.errors import Invalid
 from compactor.model.names import ContentType
@@ -34,7 +35,10 @@ if TYPE_CHECKING:
 
 
 class TabularWriter:
-    """`open`, then `write` any number of times, then `close`. As a context manager it aborts on an exception."""
+    """`open`, then `write` any number of times, then `close`. As a context manager it aborts on an exception.
+
+    footer  of closed Parquet
+    """
 
     def __init__(
         self,
@@ -57,6 +61,7 @@ class TabularWriter:
         self._rows = 0
         self._stats = None if content_type is ContentType.PARQUET else RunningStats(self._stored)
         self._measure: FileMeasure | None = None
+        self.footer: pq.FileMetaData | None = None
 
     @classmethod
     def open(
@@ -133,7 +138,7 @@ class TabularWriter:
         try:
             self._flush()
             with writing(self._uri, self._content_type):
-                footer = self._sink.close()
+                self.footer = footer = self._sink.close()
                 size_bytes = self._target.finish()
         except BaseException:  # an interrupt too
             self.abort()

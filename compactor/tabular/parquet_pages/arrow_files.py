@@ -18,6 +18,10 @@ from compactor.storage.ranges import Span
 from compactor.tabular.formats import Source
 from compactor.tabular.remote_file import RemoteFile
 
+SMALL_FILE_BYTES = 1024 * 1024
+"""A smaller file is read by Arrow, in one thread: several would wait for one another for longer than they decode. The
+checksums of its pages are compared."""
+
 
 def arrow_schema_of(parquet: pq.ParquetFile) -> pa.Schema:
     """The types that the file was written from.
@@ -48,6 +52,10 @@ class OpenParquet:
     opened: pa.NativeFile
     remote: RemoteFile | None
     known: KnownFooter | None = None
+
+    @property
+    def is_small(self) -> bool:
+        return bool(self.opened.size() < SMALL_FILE_BYTES)
 
     @property
     def schema(self) -> pa.Schema:
@@ -112,7 +120,13 @@ def open_parquet(source: Source, known: KnownFooter | None = None) -> Iterator[O
     try:
         with (
             opened,
-            pq.ParquetFile(opened, metadata=metadata, read_dictionary=dictionaries, pre_buffer=False) as parquet,
+            pq.ParquetFile(
+                opened,
+                metadata=metadata,
+                read_dictionary=dictionaries,
+                pre_buffer=False,
+                page_checksum_verification=opened.size() < SMALL_FILE_BYTES,
+            ) as parquet,
         ):
             yield OpenParquet(parquet, opened, remote, known)
     except (pa.ArrowException, OSError):

@@ -10,10 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from compactor.catalog.delta_files import data_file
+from compactor.model.errors import Corrupt
 from compactor.model.names import ContentType
 from compactor.schemas.unify import fingerprint_schema
 from compactor.storage.location import StoreLocation
-from compactor.tabular import TabularFile, TabularWriter, measure, read_schema
+from compactor.tabular import TabularFile, TabularWriter, check_written, measure, read_schema
 from tests.arrow_types import KEY_TYPES
 
 ROWS = pa.table({"id": range(10_000), "name": [f"name {n}" for n in range(10_000)]})
@@ -35,6 +36,7 @@ def test_the_footer_is_where_its_writer_and_a_measure_say(tmp_path: Path, row_gr
     with TabularWriter.open(location, uri, ContentType.PARQUET, ROWS.schema, None, row_groups) as writer:
         writer.write(ROWS)
     written = writer.close()
+    check_written(location, TabularFile(uri, ContentType.PARQUET), writer.footer)
     measured = measure(location, TabularFile(uri, ContentType.PARQUET))
     body = (tmp_path / "rows.parquet").read_bytes()
     for found in (written, measured):
@@ -46,6 +48,15 @@ def test_the_footer_is_where_its_writer_and_a_measure_say(tmp_path: Path, row_gr
             metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)
         ]
         assert sum(group.size_bytes for group in found.row_groups) == found.footer.offset - len(b"PAR1")
+
+
+def test_a_file_with_another_footer_than_was_written_is_corrupt(tmp_path: Path) -> None:
+    location, uri = StoreLocation(f"file://{tmp_path}"), f"file://{tmp_path}/rows.parquet"
+    with TabularWriter.open(location, uri, ContentType.PARQUET, ROWS.schema) as writer:
+        writer.write(ROWS)
+    pq.write_table(ROWS.slice(1), tmp_path / "rows.parquet")
+    with pytest.raises(Corrupt, match="another footer"):
+        check_written(location, TabularFile(uri, ContentType.PARQUET), writer.footer)
 
 
 def test_row_groups_of_a_registered_file_are_recorded(tmp_path: Path) -> None:

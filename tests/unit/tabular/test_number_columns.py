@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from unittest.mock import Mock, patch
@@ -18,6 +18,7 @@ from compactor.model.errors import Invalid
 from compactor.model.names import ContentType
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.tabular import TabularFile, read_batches, read_table
+from compactor.tabular.parquet_pages import arrow_files
 from compactor.tabular.parquet_pages.arrow_files import chunk_span
 from tests.arrow_types import KEY_TYPES, KeyType
 
@@ -38,6 +39,12 @@ OPTIONS = st.fixed_dictionaries(
         "row_group_size": st.sampled_from([3, 50, 1000]),
     }
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_file_is_small() -> Iterator[None]:
+    with patch.object(arrow_files, "SMALL_FILE_BYTES", 0):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -167,3 +174,16 @@ def test_damaged_numbers_are_refused_or_read_as_arrow_reads_them(place: StoreLoc
         except (pa.ArrowException, OSError):
             return
         assert ours["it"].to_pylist() == by_arrow["it"].to_pylist()
+
+
+def test_arrow_reads_a_small_file_and_compares_the_checksums_of_its_pages(place: StoreLocation) -> None:
+    file = write(place, pa.table({"it": range(3_000)}), use_dictionary=False, write_page_checksum=True)
+    path = Path(file.uri.removeprefix("file://"))
+    whole = bytearray(path.read_bytes())
+    whole[-len(whole) // 2] ^= 1
+    path.write_bytes(whole)
+    with patch.object(arrow_files, "SMALL_FILE_BYTES", len(whole) + 1):
+        with pytest.raises(AssertionError, match="Arrow was asked"):
+            read_without_arrow(place, file, ["it"])
+        with pytest.raises(Invalid, match="checksum"):
+            list(read_batches(place, file, ["it"]))
