@@ -22,7 +22,7 @@ from compactor.catalog.compact_when import CompactWhen, contradictions_of, in_lo
 from compactor.catalog.feed import OF_ROWS, Feed, feed_in_log_form
 from compactor.catalog.key_columns import check_declared_keys, check_given_key_names
 from compactor.catalog.partition_split import Partitioning
-from compactor.catalog.partition_transforms import IDENTITY, parse_transform
+from compactor.catalog.partition_transforms import BUCKET, IDENTITY, parse_transform
 from compactor.model.counts import SortKey
 from compactor.model.document import SparseDocument
 from compactor.model.errors import Invalid
@@ -362,6 +362,8 @@ def _wrong_partitioning(
             yield f"partition_by derives {key}, which is no partition key of the table"
         if key == transform.column and transform.name != IDENTITY:
             yield f"partition_by: {key} is {text}: a derived key has another name than its column"
+        if transform.name != BUCKET and transform.column in properties.private_columns:
+            yield f"partition_by: {key} is {text} of a private column: its values would be in the names of objects"
         if schema is None:
             continue
         place = schema.get_field_index(transform.column)

@@ -107,7 +107,6 @@ class IcebergPublisher:
         self._grace_ms = int(grace_seconds * 1_000)
         self._log = IcebergLog(store, table_id, clock)
         self._due = DueStreams(private_columns)
-        self._private_columns = private_columns
 
     @property
     def format(self) -> OpenFormat:
@@ -326,8 +325,7 @@ class IcebergPublisher:
 
     def _bounds_of_keys(self, partition: Mapping[str, str], commit: Commit) -> dict[int, bytes]:
         """Those of keys that the spec has as a transform, so that engines prune by their own columns as well."""
-        keys = commit.partitions.derived.keys() - set(self._private_columns)
-        return {field_id(key): partition[key].encode() for key in keys}
+        return {field_id(key): partition[key].encode() for key in commit.partitions.derived}
 
     def _manifests(self, rewrite: _Rewrite, commit_id: str, commit: Commit, pending: list[tuple[str, bytes]]) -> Group:
         """The group's manifests; adds those to write. A manifest of deletes without a change stays."""

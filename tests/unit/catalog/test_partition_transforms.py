@@ -290,6 +290,13 @@ def test_contradictions_are_refused_at_creation(lake: DeltaCatalog) -> None:
     ]
 
 
+def test_a_private_column_is_in_no_partition_but_a_bucket(lake: DeltaCatalog) -> None:
+    private = {"private_columns": ["name"]}
+    lake.create_table("SHOP.B.V1", partition_by={"b": "bucket[4](name)"}, properties=private)
+    with pytest.raises(Invalid, match=r"t is truncate\[2\]\(name\) of a private column: its values would be in the"):
+        lake.create_table("SHOP.T.V1", partition_by={"t": "truncate[2](name)"}, properties=private)
+
+
 def test_partition_by_is_set_at_creation_only(lake: DeltaCatalog) -> None:
     with pytest.raises(Invalid, match="partition_by can only be set by create_table"):
         orders(lake).set_properties({"partition_by": {"day": "hour(at)"}})
