@@ -107,6 +107,15 @@ class InProcessEngine:
 
     def run_tasks(self, tasks: Sequence[Callable[[], ResultT]]) -> list[ResultT]:
         """Runs all tasks of a step. Raises the first error, after the tasks that had begun; an interrupt at once."""
+        with self._lock:  # what is before a shuffle runs within a task of what is after it
+            done_around, self._tasks_done = self._tasks_done, 0
+        try:
+            return self._run_tasks(tasks)
+        finally:
+            with self._lock:
+                self._tasks_done = done_around
+
+    def _run_tasks(self, tasks: Sequence[Callable[[], ResultT]]) -> list[ResultT]:
         if self._tasks_at_once == 1 or len(tasks) == 1:
             return [self.run_task(task) for task in tasks]
         threads = ThreadPoolExecutor(self._tasks_at_once, thread_name_prefix="task")

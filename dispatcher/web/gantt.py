@@ -65,7 +65,12 @@ class Gantt:
 
 def gantt_of(view: JobRunView, courses: Mapping[str, Course], now_ms: int) -> Gantt:
     begin_ms = view.accepted_at_ms
-    ends = [begin_ms + view.seconds * 1000]
+    expected_ms = {
+        session.session_id: courses[session.session_id].attempts[-1].launching_at_ms + session.expected_sla * 1000
+        for session in view.sessions
+        if session.expected_sla is not None and session.session_id in courses and courses[session.session_id].attempts
+    }
+    ends = [begin_ms + view.seconds * 1000, *expected_ms.values()]
     for course in courses.values():
         ends += [attempt.ended_at_ms or now_ms for attempt in course.attempts]
     span_ms = max(max(ends) - begin_ms, 1.0)
@@ -82,9 +87,7 @@ def gantt_of(view: JobRunView, courses: Mapping[str, Course], now_ms: int) -> Ga
             Segment(x(each.ended_at_ms), f"round {each.number}: {seconds_words(each.seconds)}")
             for each in course.rounds
         )
-        expected_x = None
-        if course.attempts and session.expected_sla is not None:
-            expected_x = min(x(course.attempts[-1].launching_at_ms + session.expected_sla * 1000), _WIDTH - _SECONDS)
+        expected_x = x(expected_ms[session.session_id]) if session.session_id in expected_ms else None
         name = partition_text(dict(session.partition))
         rows.append(GanttRow(number * _ROW + _TOP, name, bars, segments, expected_x, seconds_words(session.seconds)))
     ticks = tuple((x(begin_ms + at * 1000), seconds_words(at)) for at in _tick_seconds(span_ms / 1000))

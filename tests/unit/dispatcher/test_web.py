@@ -186,6 +186,12 @@ def test_a_job_run_that_runs_is_shown_with_what_is_done_of_its_sessions(served: 
     assert [session.session_id] == list(sessions)
     assert session.status == "running"
     assert re.search(r"<progress max=\"100\" value=\"0\.?0?\" aria-label=\"done of its work\">", served.page("/"))
+    chart = served.page(f"/job-runs/{job_run_id}")
+    bar = re.search(r'<rect class="running" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', chart)
+    tick = re.search(r'<line class="expected" x1="([\d.]+)"', chart)
+    assert bar is not None
+    assert tick is not None
+    assert float(tick[1]) > float(bar[1]) + float(bar[2]), "the expected end is still to come"
 
 
 def test_a_rejected_document_has_its_reasons_and_the_command_that_sends_it_again(served: Served) -> None:

@@ -29,7 +29,18 @@ def test_as_many_tasks_as_said_run_at_the_same_time() -> None:
     with engine.exchange() as exchange:
         records = exchange.map(range(3), _same).shuffle(3)
         assert records.collect("test", range(3), waits_for_the_others) == [0, 1, 2]
-    assert engine.tasks_done() == 6
+
+
+def test_the_tasks_of_the_running_step_are_counted_without_those_before_its_shuffle() -> None:
+    engine, done = InProcessEngine(), []
+
+    def noted(_: int, records: Iterable[int]) -> int:
+        done.append(engine.tasks_done())
+        return sum(records)
+
+    with engine.exchange() as exchange:
+        exchange.map(range(3), _same).shuffle(3).collect("test", range(3), noted)
+    assert done == [0, 1, 2]
 
 
 def test_what_is_before_a_shuffle_runs_once_though_several_tasks_read_from_it() -> None:
