@@ -13,8 +13,9 @@ gets a new piece when its version changes.
 
 Order of writes: new pieces, the head, the hint; then objects are deleted that no kept checkpoint refers to. A crash in
 between leaves objects that no head names, which garbage collection finds (`unneeded`). Which checkpoints are kept: the
-newest, and earlier ones at distances that double, while all together are below `KEPT_BYTES_RATIO` times the newest, or
-`KEPT_BYTES_MIN`. So a reader as of an earlier entry replays about as many entries as have been written since.
+newest, and earlier ones at distances that double, and some between them that share pieces with all later ones, while
+all together are below `KEPT_BYTES_RATIO` times the newest, or `KEPT_BYTES_MIN`. So a reader as of an earlier entry
+replays as many entries as have been written since, or an eighth of them where these are many.
 """
 
 from __future__ import annotations
@@ -42,16 +43,20 @@ WHOLE_FORMAT = 1
 CHECKPOINT_ENTRIES = 32
 """A checkpoint is written at every multiple. A reader without a cached state reads at most so many entries after it."""
 
-KEPT_BYTES_RATIO = 3
+KEPT_BYTES_RATIO = 6
 """All kept checkpoints together, with their pieces, against the newest one."""
 
-KEPT_BYTES_MIN = 1_000_000
-"""That they may have in any case: a piece of a few rows takes some 10,000 bytes, and earlier checkpoints need the small
-pieces that a later one has merged."""
+KEPT_BYTES_MIN = 4_000_000
+"""That they may have in any case: those of two weeks of deltas that retire after one have about so many."""
 
 SMALL_ROWS = 512
-MERGES = ((SMALL_ROWS, 16), (8_192, 31))
-"""(rows, pieces): when so many of a series' last pieces have fewer rows each, they are merged into one."""
+MERGED_ENTRIES = 16 * CHECKPOINT_ENTRIES
+"""At the multiples of this entry number small pieces are merged: the checkpoint there shares its pieces with later
+ones, and is kept for long."""
+
+MERGES = ((SMALL_ROWS * 3 // 4, 16, MERGED_ENTRIES), (8 * SMALL_ROWS * 3 // 4, 16, 8 * MERGED_ENTRIES))
+"""(rows, pieces, entries): when so many of a series' last pieces have fewer rows each, and at multiples of this entry
+number, they are merged into one."""
 
 SMALL_KEPT = 64
 """Small pieces that their writer remembers, so that it does not read them when it merges them."""
@@ -223,6 +228,15 @@ class CheckpointFolder(Generic[StateT]):
             if whole is not None:
                 return whole
         return None
+
+    def first_after(self, entry_number: int) -> LogState[StateT] | None:
+        """The earliest kept checkpoint at or after an entry, of the shared form; None: there is none."""
+        form, hinted = self._form, self._read_hint()
+        head = None if hinted is None else self._read_head(hinted)
+        if head is None or not isinstance(form, SharedCheckpoint):
+            return None
+        kept = (*(each.entry_number for each in head.earlier), head.entry_number)
+        return self._first_restored(form, (number for number in kept if number >= entry_number))
 
     def _nearest_shared(
         self, form: SharedCheckpoint[StateT], as_of: int | None, hinted: int
@@ -459,9 +473,9 @@ class _PieceWriter:
         if last is None or last < series.last:
             first = series.first if last is None else last + 1
             kept.append(self._put(series.name, series.rows_after(last), first=first, last=series.last))
-        for rows_max, count in MERGES:
+        for rows_max, count, entries in MERGES:
             small = _last_below(kept, rows_max)
-            if len(small) >= count:
+            if len(small) >= (2 if self._entry_number % entries == 0 else count):
                 known = dict(self._small)
                 rows = _joined([known[each.name] if each.name in known else self._read(each) for each in small])
                 merged = self._put(series.name, rows, first=small[0].first, last=small[-1].last)
@@ -517,15 +531,17 @@ def _with_earlier(head: CheckpointHead, before: CheckpointHead, before_bytes: in
 def _kept(
     head: CheckpointHead, earlier: Sequence[EarlierCheckpoint], pieces: Sequence[EarlierPiece]
 ) -> list[EarlierCheckpoint]:
-    """The kept checkpoints: of those within a factor of 2 in distance from the newest the earliest, while bytes
-    suffice."""
+    """The kept checkpoints, while bytes suffice: of those within a factor of 2 in distance from the newest the
+    earliest, and those at which pieces were merged, eight of them for each doubling of the distance."""
     by_distance: dict[int, EarlierCheckpoint] = {}
     for each in reversed(earlier):
         by_distance[(head.entry_number - each.entry_number).bit_length()] = each
+    first = {each.entry_number for each in by_distance.values()}
+    chosen = [each for each in reversed(earlier) if each.entry_number in first or _is_kept_for_long(head, each)]
     # The list of earlier checkpoints is part of the newest head, and short.
     one = len(head.render()) + sum(piece.size_bytes for piece in head.pieces)
     total, counted, kept = one, set[str](), list[EarlierCheckpoint]()
-    for each in by_distance.values():
+    for each in chosen:
         own = [piece for piece in pieces if piece.is_of(each) and piece.name not in counted]
         total += each.size_bytes + sum(piece.size_bytes for piece in own)
         if total > max(KEPT_BYTES_RATIO * one, KEPT_BYTES_MIN):
@@ -533,6 +549,11 @@ def _kept(
         counted |= {piece.name for piece in own}
         kept.append(each)
     return kept[::-1]
+
+
+def _is_kept_for_long(head: CheckpointHead, earlier: EarlierCheckpoint) -> bool:
+    farthest = 1 << (head.entry_number - earlier.entry_number).bit_length()
+    return earlier.entry_number % max(MERGED_ENTRIES, farthest // 16) == 0
 
 
 def _whole_to_try(as_of: int | None, hinted: int | None, every: int) -> list[int]:

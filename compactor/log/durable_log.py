@@ -52,6 +52,9 @@ LISTED_MAX = 1_000
 
 NUMBER_DIGITS = 20
 
+FIRST_STRIDE = 4
+"""Entries between the first two looks for the entry of a time."""
+
 APPEND_ATTEMPTS_MAX = 1_000
 """Races that one append may lose before it gives up. Each is another writer's success, so this means starvation."""
 
@@ -166,6 +169,21 @@ class DurableLog(Generic[StateT, ActionT]):
             missing = 0
         log_state = self.load(ahead=max(missing, 0) + 1)
         return log_state if log_state.entry_number >= number else self.load(as_of=number)
+
+    def load_before(self, number: int, replayed_max: int) -> LogState[StateT]:
+        """The fold up to an entry that must exist (`Invalid` otherwise), or up to an earlier one that has a checkpoint,
+        where more than `replayed_max` entries lie between them."""
+        nearest = self._nearest(number)
+        if 0 < nearest.entry_number < number - replayed_max:
+            return nearest
+        log_state = self._replay(nearest, number)
+        if log_state.entry_number < number:
+            raise Invalid(f"there is no entry {number} in log {self.folder}: it ends at entry {log_state.entry_number}")
+        return log_state
+
+    def load_after(self, number: int) -> LogState[StateT]:
+        """The fold up to the first entry from `number` on that has a checkpoint, or else the log's end."""
+        return self._checkpoints.first_after(number) or self.load()
 
     def _has_not_begun(self) -> bool:
         """Whether entry 1 is missing. Checked first where entries are cached: most missing logs never existed."""
@@ -306,14 +324,30 @@ class DurableLog(Generic[StateT, ActionT]):
         end = self.load() if end is None else end
         if end.at_ms <= at_ms:
             return end.entry_number
+        if self._time_ms(1) > at_ms:
+            return 0
         known = {number: known_ms for number, known_ms in self._times_ms.items() if number < end.entry_number}
-        before = max((number for number, known_ms in known.items() if known_ms <= at_ms), default=0)
-        after = min((number for number, known_ms in known.items() if known_ms > at_ms), default=end.entry_number)
+        known[end.entry_number] = end.at_ms
+        before = max(number for number, known_ms in known.items() if known_ms <= at_ms)
+        after = min(number for number, known_ms in known.items() if known_ms > at_ms)
+        # Most logs grow evenly: the first look is at where the entry would be then, the next ones are ever farther
+        # from there, until it lies between two of them.
+        first, last = before, after
+        middle = before + (after - before) * (at_ms - known[before]) // (known[after] - known[before])
+        stride = FIRST_STRIDE
         while after - before > 1:
-            middle = (before + after) // 2
-            self._times_ms[middle] = self.entry(middle).at_ms
-            before, after = (middle, after) if self._times_ms[middle] <= at_ms else (before, middle)
+            middle = min(max(middle, before + 1), after - 1)
+            is_before = self._time_ms(middle) <= at_ms
+            before, after = (middle, after) if is_before else (before, middle)
+            is_between = before > first and after < last
+            middle = (before + after) // 2 if is_between else middle + (stride if is_before else -stride)
+            stride *= 2
         return before
+
+    def _time_ms(self, number: int) -> int:
+        if number not in self._times_ms:
+            self._times_ms[number] = self.entry(number).at_ms
+        return self._times_ms[number]
 
     def stored_at_ms(self, number: int) -> int:
         """The store's time of an entry that must exist (`Corrupt` if it does not). Its writer may have had another."""

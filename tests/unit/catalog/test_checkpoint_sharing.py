@@ -81,8 +81,9 @@ class Stream:
         return DurableLog(bare, "log", STREAM_LOG, self.clock).load().state
 
 
-def test_where_deltas_retire_a_reader_as_of_an_entry_replays_few_entries() -> None:
+def test_where_deltas_retire_a_reader_as_of_an_entry_replays_few_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pieces that earlier checkpoints need have been merged since."""
+    monkeypatch.setattr("compactor.log.checkpoints.MERGED_ENTRIES", 64)
     stream = Stream()
     for step in range(1, 10):
         stream.add(100)
@@ -92,9 +93,13 @@ def test_where_deltas_retire_a_reader_as_of_an_entry_replays_few_entries() -> No
     stream.requests.requests.clear()
     stream.log().load(as_of=end - 200)
     assert entries_read(stream) <= 2 * 200
+    for back in (200, 500, 900):
+        before, after = stream.log().load_before(end - back, 0), stream.log().load_after(end - back)
+        assert end - back - 64 <= before.entry_number <= end - back <= after.entry_number <= end - back + 64
+        assert before == stream.log().load(as_of=before.entry_number)
 
 
-def test_all_kept_checkpoints_have_at_most_three_times_the_bytes_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bytes_of_all_kept_checkpoints_are_bounded_by_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compactor.log.checkpoints.KEPT_BYTES_MIN", 0)
     stream = Stream()
     for step in range(60):
