@@ -3,31 +3,25 @@ write."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from compactor.catalog.delta_files import FileVersion, digest_rows, read_rows, version_of_file
-from compactor.catalog.feed import OF_ROWS
+from compactor.catalog.feed import OF_ROWS, Feed
 from compactor.catalog.joining import Arrival
 from compactor.catalog.properties import TableProperties
-from compactor.changes.appending import (
-    OF_DELETES,
-    OF_UPSERTS,
-    BatchOfChanges,
-    ChangedTable,
-    batch_of_sources,
-    reader_of,
-)
+from compactor.changes.appending import OF_DELETES, OF_UPSERTS, ChangedTable, batch_of_sources, reader_of
 from compactor.changes.change_batch import ChangeBatch
 from compactor.changes.latest import refuse_incomplete
 from compactor.changes.quarantine import Quarantine, read_applicable
-from compactor.changes.sources import FeedSource, open_feed
+from compactor.changes.sources import ChangeReader, FeedSource, open_feed
 from compactor.model.errors import Invalid
-from compactor.model.names import Operation
+from compactor.model.names import Operation, PartitionValues
 from compactor.storage.location import StoreLocation
 from compactor.tabular import read_json_lines
 
@@ -37,6 +31,21 @@ class LandingTable(ChangedTable, Protocol):
 
     @property
     def properties(self) -> TableProperties: ...
+
+
+@dataclass(frozen=True)
+class LandedSource:
+    """What has landed, as it was read: rows, or the text of a feed or a message.
+
+    file_id    see `LandedFile`
+    version    of the file; None: it is a message
+    sequencer  see `Arrival`
+    """
+
+    file_id: str
+    source: FeedSource
+    version: FileVersion | None = None
+    sequencer: str | None = None
 
 
 @dataclass(frozen=True)
@@ -72,82 +81,131 @@ def delta_ids_of(file_id: str) -> tuple[str, ...]:
     return (file_id, *(f"{file_id}-{end}" for end in (OF_UPSERTS, OF_DELETES)))
 
 
-def arrivals_of_file(
-    table: LandingTable,
-    location: StoreLocation,
-    uri: str,
-    version: FileVersion,
-    sequencer: str | None = None,
-    quarantine: Quarantine | None = None,
-) -> LandedFile:
-    """Reads the file, and says what is to be appended. What of it is refused it quarantines, if there is a quarantine.
-    `sequencer`: see `Arrival`.
-
-    Raises `Invalid` if the file cannot be appended, or was replaced while it was read: then the newer version announces
-    itself.
-    """
-    properties, file_id, quarantines = table.properties, id_of_file(uri, version), quarantine is not None
+def read_file(
+    table: LandingTable, location: StoreLocation, uri: str, version: FileVersion, sequencer: str | None = None
+) -> LandedSource:
+    """Raises `Invalid` if the file cannot be read, or was replaced meanwhile: then the newer version announces
+    itself."""
+    properties = table.properties
     if properties.changes is not None:
-        reader = reader_of(table, (properties.primary_keys, properties.sort_keys), properties.changes)
-        sources = open_feed(location, [uri], properties.changes, reader.feed_schema, properties.landing_format)
-        batch = batch_of_sources(reader, sources, file_id, quarantines=quarantines)
+        schema = _reader_of(table, properties.changes).feed_schema
+        (source,) = open_feed(location, [uri], properties.changes, schema, properties.landing_format)
     else:
-        rows = FeedSource(uri, read_rows(location, [uri], table.schema, properties.landing_format))
-        batch = _batch_of_rows(table, rows, file_id, quarantines=quarantines)
+        source = FeedSource(uri, read_rows(location, [uri], table.schema, properties.landing_format))
     if version_of_file(location, uri, was_read=True) != version:
         raise Invalid(f"{uri} was replaced while it was read: its newer version announces itself")
-    return _landed(table, batch, quarantine, f"version:{version.etag or version.fingerprint}", sequencer)
+    return LandedSource(id_of_file(uri, version), source, version, sequencer)
 
 
-def arrivals_of_rows(
-    table: LandingTable, lines: bytes, rows_id: str, name: str, quarantine: Quarantine | None = None
-) -> LandedFile:
-    """The same of rows as JSON lines. `name`: theirs in messages."""
-    properties, quarantines = table.properties, quarantine is not None
-    if properties.changes is not None:
-        reader = reader_of(table, (properties.primary_keys, properties.sort_keys), properties.changes)
-        is_text = properties.changes.format not in OF_ROWS
-        source = FeedSource(name, lines if is_text else read_json_lines(lines, name, reader.feed_schema))
-        batch = batch_of_sources(reader, [source], rows_id, quarantines=quarantines)
+def divide(table: LandingTable, landed: LandedSource, quarantine: Quarantine | None = None) -> LandedFile:
+    """What is to be appended. Changes and rows that are refused it quarantines, if there is a quarantine; otherwise it
+    raises `Invalid`."""
+    changes, quarantines = table.properties.changes, quarantine is not None
+    if changes is not None:
+        reader, source = _reader_of(table, changes), landed.source
+        if landed.version is None and changes.format in OF_ROWS:
+            source = _parsed(source, reader.feed_schema)
+        batch = batch_of_sources(reader, [source], landed.file_id, quarantines=quarantines)
+        refused, deltas = batch.refused, zip(batch.deltas, batch.delta_ids, strict=True)
+        arrivals = [_arrival(landed, *delta, delta_id) for delta, delta_id in deltas]
     else:
-        rows = FeedSource(name, read_json_lines(lines, name, table.schema))
-        batch = _batch_of_rows(table, rows, rows_id, quarantines=quarantines)
-    return _landed(table, batch, quarantine)
+
+        def read(source: FeedSource) -> ChangeBatch:
+            return _rows_to_write(table, source.source_name, source.content)
+
+        source = _parsed(landed.source, table.schema)
+        found, refused = read_applicable(source, read) if quarantines else (read(source), [])
+        (divided,) = _divided(table, source.source_name, [found.rows])
+        arrivals = [_arrival(landed, partition, rows) for partition, rows in divided]
+    if quarantine is not None and refused:
+        quarantine.put(table.table_id, landed.file_id, refused)
+    return LandedFile(landed.file_id, arrivals, len(refused))
 
 
-def _landed(
-    table: LandingTable,
-    batch: BatchOfChanges,
-    quarantine: Quarantine | None,
-    content_digest: str | None = None,
-    sequencer: str | None = None,
-) -> LandedFile:
-    if quarantine is not None and batch.refused:
-        quarantine.put(table.table_id, batch.batch_id, batch.refused)
-    arrivals = [
-        Arrival(partition, rows, operation, delta_id, content_digest or digest_rows(rows), sequencer)
-        for (partition, rows, operation), delta_id in zip(batch.deltas, batch.delta_ids, strict=True)
-    ]
-    return LandedFile(batch.batch_id, arrivals, len(batch.refused))
+def divide_together(table: LandingTable, landed: Sequence[LandedSource]) -> list[LandedFile] | None:
+    """The same of many small files and messages at once, which is much cheaper. None: they are of a feed, or one of
+    them cannot be divided, so each is to be by itself."""
+    if table.properties.changes is not None:
+        return None
+    try:
+        return [
+            LandedFile(each.file_id, [_arrival(each, partition, rows) for partition, rows in divided], 0)
+            for each, divided in zip(landed, _all_divided(table, _tables_of(table, landed)), strict=True)
+        ]
+    except Exception:  # noqa: BLE001  (of one of them, whose own error says which)
+        return None
 
 
-def _batch_of_rows(table: LandingTable, source: FeedSource, file_id: str, *, quarantines: bool) -> BatchOfChanges:
+_Divided: TypeAlias = list[tuple[PartitionValues, pa.Table]]
+
+
+def _all_divided(table: LandingTable, tables: Sequence[pa.Table]) -> Iterator[_Divided]:
+    for _, alike in groupby(tables, lambda rows: rows.schema):
+        part = list(alike)
+        name = f"{len(part)} files"
+        _rows_to_write(table, name, pa.concat_tables(part))
+        yield from _divided(table, name, part)
+
+
+def _divided(table: LandingTable, name: str, tables: Sequence[pa.Table]) -> list[_Divided]:
+    """The rows of each table, which have the same columns, by partition."""
+    rows = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+    parts = table.partitioning.split(rows, name)
+    if len(parts) == 1:
+        keyless = not table.partitioning.keys
+        return [[(parts[0][0], each)] if each.num_rows or keyless else [] for each in tables]
+    # One take of small rows is much cheaper than one for each table and partition.
+    taken = rows.take(np.concatenate([numbers for _, numbers in parts])) if parts else rows
+    ends = np.cumsum([each.num_rows for each in tables])
+    found: list[_Divided] = [[] for _ in tables]
+    start = 0
+    for partition, numbers in parts:
+        counts = np.diff(np.searchsorted(numbers, ends), prepend=0)
+        for number in np.flatnonzero(counts).tolist():
+            found[number].append((partition, taken.slice(start, int(counts[number]))))
+            start += int(counts[number])
+    return found
+
+
+def _tables_of(table: LandingTable, landed: Sequence[LandedSource]) -> list[pa.Table]:
+    """The rows of each. Messages for a table whose columns are declared are parsed at once: another type of a column,
+    or another column, is in none of them, or `Invalid` is raised."""
+    texts = [each.source.content for each in landed if isinstance(each.source.content, bytes)]
+    if len(texts) < 2 or table.schema is None:
+        return [_parsed(each.source, table.schema).content for each in landed]
+    ends = np.cumsum([text.count(b"\n") for text in texts]).tolist()
+    rows = read_json_lines(b"".join(texts), f"{len(texts)} messages", table.schema)
+    if rows.num_rows != ends[-1] or rows.column_names != table.schema.names:
+        raise Invalid("one of the messages has other columns")
+    parts = iter([rows.slice(start, end - start) for start, end in pairwise([0, *ends])])
+    return [next(parts) if isinstance(each.source.content, bytes) else each.source.content for each in landed]
+
+
+def _arrival(
+    landed: LandedSource,
+    partition: PartitionValues,
+    rows: pa.Table,
+    operation: Operation = Operation.UPSERT,
+    delta_id: str | None = None,
+) -> Arrival:
+    version = landed.version
+    digest = digest_rows(rows) if version is None else f"version:{version.etag or version.fingerprint}"
+    return Arrival(partition, rows, operation, delta_id or landed.file_id, digest, landed.sequencer)
+
+
+def _reader_of(table: LandingTable, changes: Feed) -> ChangeReader:
+    return reader_of(table, (table.properties.primary_keys, table.properties.sort_keys), changes)
+
+
+def _parsed(source: FeedSource, schema: pa.Schema | None) -> FeedSource:
+    """The rows of a message, which are JSON lines."""
+    if not isinstance(source.content, bytes):
+        return source
+    return replace(source, content=read_json_lines(source.content, source.source_name, schema))
+
+
+def _rows_to_write(table: LandingTable, name: str, rows: pa.Table) -> ChangeBatch:
     """Rows without a value of a partition key are refused: they have no place in the table."""
-
-    def read(source: FeedSource) -> ChangeBatch:
-        rows: pa.Table = source.content
-        changes = ChangeBatch(source.source_name, rows, np.zeros(rows.num_rows, np.bool_), np.arange(rows.num_rows))
-        refuse_incomplete(changes, table.partitioning, (), ())
-        return changes
-
-    changes, refused = read_applicable(source, read) if quarantines else (read(source), [])
-    parts = table.partitioning.split(changes.rows, source.source_name)
-    rows = changes.rows
-    if len(parts) > 1:  # one take of small rows is much cheaper than one for each partition
-        rows = rows.take(np.concatenate([numbers for _, numbers in parts]))
-    ends = np.cumsum([len(numbers) for _, numbers in parts])
-    deltas = [
-        (partition, rows.slice(end - len(numbers), len(numbers)), Operation.UPSERT)
-        for (partition, numbers), end in zip(parts, ends.tolist(), strict=True)
-    ]
-    return BatchOfChanges(file_id, deltas, [file_id] * len(deltas), refused)
+    changes = ChangeBatch(name, rows, np.zeros(rows.num_rows, np.bool_), np.arange(rows.num_rows))
+    refuse_incomplete(changes, table.partitioning, (), ())
+    return changes

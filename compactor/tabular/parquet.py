@@ -74,9 +74,10 @@ class Parquet:
             arrow_schema = file.schema
             wanted = wanted_columns(source, arrow_schema, columns)
             file.hold(range(parquet.num_row_groups), wanted)
-            table = parquet.read(columns=wanted, use_threads=not file.is_small)
+            only = None if columns is None else wanted
+            table = parquet.read(columns=only, use_threads=not file.is_small)
             _check_rows(table.num_rows, parquet.metadata.num_rows)
-            return _as_written(table.select(wanted), arrow_schema)
+            return _as_written(table if only is None else table.select(wanted), arrow_schema)
 
     def read_batches(
         self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None

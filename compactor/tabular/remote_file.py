@@ -50,6 +50,11 @@ class RemoteFile(io.RawIOBase):
     def size_bytes(self) -> int:
         return self._tail.size_bytes
 
+    @property
+    def whole(self) -> memoryview | None:
+        """All bytes of a file that is no longer than what was read of its end."""
+        return self._tail.data if len(self._tail.data) == self.size_bytes else None
+
     def hold(self, spans: Sequence[Span]) -> None:
         """Fetches these ranges and keeps them until `release`."""
         whole = Span(0, self.size_bytes)

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote_plus
 
+from pydantic_core import to_json
+
 from compactor.model.errors import Invalid
 
 ROWS_BYTES_MAX = 200 * 1024
@@ -96,7 +98,7 @@ def _of_register(register: Mapping[str, Any]) -> Iterator[Announced | AnnouncedR
     wrong = next((number for number, row in enumerate(rows, 1) if not isinstance(row, dict)), None)
     if wrong is not None:
         raise Invalid(f"row {wrong:,} of the message is no object with a value for each column")
-    lines = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode()
+    lines = b"".join(to_json(row) + b"\n" for row in rows)
     if len(lines) > ROWS_BYTES_MAX:
         raise Invalid(
             f"the message has {len(lines):,} bytes of rows, and {ROWS_BYTES_MAX:,} are the most: write a file"

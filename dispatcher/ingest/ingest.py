@@ -15,13 +15,15 @@ delta of each stream; and by S3's sequencers a version that comes late is not wr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from compactor.catalog.delta_files import version_of_file
-from compactor.changes.landing import LandedFile, arrivals_of_file, arrivals_of_rows
+from compactor.changes.landing import LandedFile, LandedSource, divide, divide_together, read_file
 from compactor.changes.quarantine import Quarantine, quarantine_of
+from compactor.changes.sources import FeedSource
 from compactor.lake import DeltaCatalog, Table
 from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
@@ -77,6 +79,7 @@ class Ingested:
 
 
 _Landing = Announced | AnnouncedRows
+_FoundT = TypeVar("_FoundT")
 
 
 @dataclass
@@ -227,20 +230,10 @@ class Ingest:
         held_bytes = 0
         quarantine = quarantine_of(table.properties.quarantine, None, self._lake.location, self._clock)
 
-        def read(file: _Landing) -> LandedFile | LithifyError | None:
-            try:
-                return self._read(table, file, quarantine)
-            except (Invalid, Corrupt, Denied) as error:
-                return error
-            except LithifyError:
-                raise
-            except Exception as error:  # noqa: BLE001  (one file may not end the service, whatever is wrong with it)
-                return _defect(error)
-
         newest = _newest_of_each(files)
         done = replace(done, superseded=done.superseded + len(files) - len(newest))
         for together in _read_together(newest, self._settings.bytes_max):
-            for file, found in zip(together, run_concurrently(self._lake.location, read, together), strict=True):
+            for file, found in self._landed(table, together, quarantine):
                 if isinstance(found, LithifyError):
                     _refuse(files[file], _name(file), found)
                 elif found is not None:
@@ -252,22 +245,55 @@ class Ingest:
                 done, landed, held_bytes = _append(table, landed, done), [], 0
         return _append(table, landed, done) if landed else done
 
-    def _read(self, table: Table, file: _Landing, quarantine: Quarantine | None) -> LandedFile | None:
-        """None: another version is there than the one that was announced."""
+    def _landed(
+        self, table: Table, files: Sequence[_Landing], quarantine: Quarantine | None
+    ) -> list[tuple[_Landing, LandedFile | LithifyError | None]]:
+        """What became of each; None: another version is there than the one that was announced."""
+        location = self._lake.location
+
+        def read(file: _Landing) -> LandedSource | LithifyError | None:
+            return self._tried(file, lambda: self._read(table, file))
+
+        found = list(zip(files, run_concurrently(location, read, files), strict=True))
+        there = [(file, each) for file, each in found if isinstance(each, LandedSource)]
+        divided: Sequence[LandedFile | LithifyError | None] | None = divide_together(table, [each for _, each in there])
+        if divided is None:
+
+            def divide_alone(read: tuple[_Landing, LandedSource]) -> LandedFile | LithifyError | None:
+                return self._tried(read[0], lambda: divide(table, read[1], quarantine))
+
+            divided = run_concurrently(location, divide_alone, there)
+        left = [(file, each) for file, each in found if not isinstance(each, LandedSource)]
+        return [*zip((file for file, _ in there), divided, strict=True), *left]
+
+    def _read(self, table: Table, file: _Landing) -> LandedSource | None:
         location = self._lake.location
         if isinstance(file, AnnouncedRows):
-            return arrivals_of_rows(table, file.lines, f"{file.rows_id}", _name(file), quarantine)
+            return LandedSource(f"{file.rows_id}", FeedSource(_name(file), file.lines))
         version = version_of_file(location, file.uri)
         if file.etag is not None and version.etag is not None and file.etag != version.etag.strip('"'):
             _log.info("file_superseded", uri=file.uri, announced=file.etag, found=version.etag)
             return None
+        return read_file(table, location, file.uri, version, file.sequencer)
+
+    def _tried(self, file: _Landing, step: Callable[[], _FoundT | None]) -> _FoundT | LithifyError | None:
+        """Its result, or the error that is the file's own. Raises `Unavailable`."""
         try:
-            return arrivals_of_file(table, location, file.uri, version, file.sequencer, quarantine)
-        except (Invalid, Corrupt):
-            if file.etag is None or version_of_file(location, file.uri) == version:
-                raise
-            _log.info("file_superseded", uri=file.uri, announced=file.etag)
-            return None
+            try:
+                return step()
+            except (Invalid, Corrupt):
+                if isinstance(file, AnnouncedRows) or file.etag is None:
+                    raise
+                if (version_of_file(self._lake.location, file.uri).etag or file.etag).strip('"') == file.etag:
+                    raise
+                _log.info("file_superseded", uri=file.uri, announced=file.etag)
+                return None
+        except (Invalid, Corrupt, Denied) as error:
+            return error
+        except LithifyError:
+            raise
+        except Exception as error:  # noqa: BLE001  (one file may not end the service, whatever is wrong with it)
+            return _defect(error)
 
 
 def _newest_of_each(files: Iterable[_Landing]) -> list[_Landing]:

@@ -44,7 +44,7 @@ def arrow_schema_of(parquet: pq.ParquetFile) -> pa.Schema:
 class OpenParquet:
     """An open Parquet file.
 
-    remote  of a remote one, the file object behind `opened`
+    remote  of a remote one, its file object: that behind `opened`, unless it is in memory whole
     known   what it was opened with
     """
 
@@ -64,13 +64,13 @@ class OpenParquet:
 
     def hold(self, row_groups: Sequence[int], columns: Sequence[str] | None) -> None:
         """Fetches these columns of these row groups of a remote file, and releases those that were held before."""
-        if self.remote is not None:
+        if self.remote is not None and self.remote.whole is None:
             self.remote.release()
             self.remote.hold(self._spans(self.remote, row_groups, columns))
 
     def begin(self, row_groups: Sequence[int], columns: Sequence[str] | None) -> None:
         """Prefetches the columns of a remote file that will be held next, if there is room."""
-        if self.remote is not None:
+        if self.remote is not None and self.remote.whole is None:
             self.remote.begin(self._spans(self.remote, row_groups, columns))
 
     def _spans(self, remote: RemoteFile, row_groups: Sequence[int], columns: Sequence[str] | None) -> list[Span]:
@@ -115,7 +115,10 @@ class KnownFooter:
 def open_parquet(source: Source, known: KnownFooter | None = None) -> Iterator[OpenParquet]:
     """A file as Parquet, with its footer read. If it cannot be read, its footer is not kept for later readers."""
     remote = source.open_remote()
-    opened = source.open() if remote is None else pa.PythonFile(remote, mode="r")
+    if remote is None:
+        opened = source.open()
+    else:
+        opened = pa.PythonFile(remote, mode="r") if remote.whole is None else pa.BufferReader(remote.whole)
     metadata, dictionaries = (None, None) if known is None else (known.metadata, known.dictionaries)
     try:
         with (
