@@ -49,7 +49,7 @@ def changes_of_maxwell(body: bytes, columns: FeedColumns, source_name: str) -> C
     is_row = upserts | deletes
     after = _typed(columns.left(_rows(events, "data", is_row)), declared, numbers[is_row], source_name)
     before = _typed(columns.left(_rows(events, "old", is_row)), declared, numbers[is_row], source_name)
-    updates = _is(events, ("update",))
+    updates = _is(_words(events), ("update",))
     _refuse_partial(after, lines, numbers[is_row], (updates, is_row), declared, source_name)
     order = _order_columns(events.filter(pa.array(is_row)), columns.order, source_name)
     found = _Rows(after, before, deletes[is_row], numbers[is_row])
@@ -70,7 +70,7 @@ def changes_of_canal(body: bytes, columns: FeedColumns, source_name: str) -> Cha
     declared = columns.declared
     if declared is not None:
         declared = pa.schema([each for each in declared if each.name not in columns.without])
-    updates = _is(events, ("update",))[places]
+    updates = _is(_words(events), ("update",))[places]
     _refuse_partial_rows(after, lines, numbers, (places, within, updates), declared, source_name)
     types = _types_of_mysql(events)
     after = _typed(after, declared, numbers[places], source_name, types)
@@ -180,7 +180,8 @@ def _operations(events: pa.Table, numbers: Int64s, source_name: str) -> tuple[Bo
     """Which events are upserts and which deletes. Raises `Invalid` for those that are neither."""
     if "type" not in events.column_names:
         raise Invalid(f"{source_name} has no field 'type', which says what each event does")
-    upserts, deletes, nothing = (_is(events, words) for words in (_UPSERTS, _DELETES, _NO_CHANGES))
+    said = _words(events)
+    upserts, deletes, nothing = (_is(said, words) for words in (_UPSERTS, _DELETES, _NO_CHANGES))
     known = upserts | deletes | nothing
     refused = Refusals(source_name)
     words = events.column("type")
@@ -194,8 +195,11 @@ def _operations(events: pa.Table, numbers: Int64s, source_name: str) -> tuple[Bo
     return upserts, deletes
 
 
-def _is(events: pa.Table, words: Sequence[str]) -> Bools:
-    said = events.column("type").cast(pa.string()).combine_chunks().dictionary_encode()
+def _words(events: pa.Table) -> pa.DictionaryArray:
+    return events.column("type").cast(pa.string()).combine_chunks().dictionary_encode()
+
+
+def _is(said: pa.DictionaryArray, words: Sequence[str]) -> Bools:
     known = mask_of(pc.is_in(pc.utf8_lower(said.dictionary), pa.array(words)))
     found: Bools = np.append(known, False)[said.indices.fill_null(len(known)).to_numpy(zero_copy_only=False)]
     return found
