@@ -14,6 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from compactor.importing.source_table import Rewrite
+from compactor.kernels.canonical import canonical_column
+from compactor.kernels.digest import digest_keys
 from compactor.model.errors import Invalid
 from compactor.model.names import ContentType
 from compactor.schemas.cast import cast_array
@@ -30,6 +32,8 @@ ROWS_AT_ONCE = 1 << 20
 """Rows of a file that are counted at a time."""
 
 Bools = npt.NDArray[np.bool_]
+Digests = npt.NDArray[np.void]
+NO_DIGESTS: Digests = np.empty(0, "V20")
 LiveRows = Callable[[StoreLocation, int, pa.RecordBatch], Bools]
 """bool (rows,): which rows of a batch are live, of the number of its first row in the file and its columns."""
 
@@ -155,6 +159,13 @@ class _Relabelled:
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         return self.schema.__arrow_c_schema__(), self.batch.__arrow_c_array__()[1]
+
+
+def digests_of(rows: pa.RecordBatch, names: Sequence[str]) -> Digests:
+    """V20 (rows,): equal where all columns are, nulls included."""
+    table = pa.Table.from_batches([rows])
+    found = digest_keys([canonical_column(name, table.column(name)) for name in names], table.num_rows)
+    return np.ascontiguousarray(found).view(NO_DIGESTS.dtype).reshape(-1)
 
 
 def parquet(uri: str) -> TabularFile:

@@ -28,7 +28,18 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.typedef import Record
 
-from compactor.importing.file_rows import Bools, FileRows, TableColumns, bare_schema, id_in_file, name_in_file, parquet
+from compactor.importing.file_rows import (
+    NO_DIGESTS,
+    Bools,
+    Digests,
+    FileRows,
+    TableColumns,
+    bare_schema,
+    digests_of,
+    id_in_file,
+    name_in_file,
+    parquet,
+)
 from compactor.importing.source_table import (
     METADATA_SUFFIX,
     OldFile,
@@ -39,8 +50,6 @@ from compactor.importing.source_table import (
     plain_uri,
     reading_table,
 )
-from compactor.kernels.canonical import canonical_column
-from compactor.kernels.digest import digest_keys
 from compactor.model.errors import Invalid
 from compactor.model.names import counted
 from compactor.storage.concurrently import run_concurrently
@@ -54,8 +63,6 @@ _REWRITE_IT = "rewrite it there first (rewrite_data_files, where deletes are con
 _DELETE_FILES_AT_ONCE = 64
 """Delete files whose content is kept while the files that they apply to are read."""
 
-_DIGEST = np.dtype("V20")
-Digests = npt.NDArray[np.void]
 Int64s = npt.NDArray[np.int64]
 
 
@@ -346,7 +353,7 @@ class _Deletes:
         written = pa.schema([self._columns.written.field(name) for name in names])
         rows = FileRows(uri, held, self._columns.named(held), written)
         found = [digests_of(batch, names) for batch in rows.read(location)]
-        return np.unique(np.concatenate(found)) if found else np.empty(0, _DIGEST)
+        return np.unique(np.concatenate(found)) if found else NO_DIGESTS
 
 
 @dataclass(frozen=True)
@@ -382,10 +389,3 @@ class _FileDeletes:
                 known[names] = digests_of(rows, names)
             live &= ~np.isin(known[names], self.deletes.digests(location, path, names))
         return live
-
-
-def digests_of(rows: pa.RecordBatch, names: Sequence[str]) -> Digests:
-    """V20 (rows,): equal where all columns are, nulls included."""
-    table = pa.Table.from_batches([rows])
-    found = digest_keys([canonical_column(name, table.column(name)) for name in names], table.num_rows)
-    return np.ascontiguousarray(found).view(_DIGEST).reshape(-1)

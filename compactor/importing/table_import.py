@@ -18,17 +18,16 @@ import numpy as np
 import pyarrow as pa
 
 from compactor.catalog.appending import DeltaRequest, add_delta
-from compactor.catalog.delta_files import ROWS_PER_DELTA_FILE, DeltaFiles, DeltaRules
+from compactor.catalog.delta_files import ROWS_PER_DELTA_FILE, DeltaFiles, DeltaRules, content_type_of
 from compactor.catalog.tables import Table
+from compactor.importing.file_rows import NO_DIGESTS, digests_of
 from compactor.importing.source_table import OldFile, SourcePartition, SourceTable
-from compactor.kernels.canonical import canonical_column
-from compactor.kernels.digest import digest_keys
 from compactor.model.errors import Invalid
 from compactor.model.names import ContentType, Operation, PartitionValues, render_partition
 from compactor.storage.concurrently import AT_ONCE, run_concurrently
 from compactor.storage.keys import encode_partition
 from compactor.storage.location import StoreLocation
-from compactor.tabular import TabularFile, infer_content_type, read_batches
+from compactor.tabular import TabularFile, read_batches
 
 FILES_PER_DELTA = 1_000
 """Every reader of the log reads an entry whole."""
@@ -80,26 +79,16 @@ class TableImport:
     def duplicates(self, keys: Sequence[str], location: StoreLocation) -> Iterator[int]:
         """For each partition, the rows that a compaction leaves out since a later one has their key. Reads the key
         columns, and keeps 20 bytes for each row of a partition."""
+        names = sorted(keys)
         for partition in self.source.partitions:
-            digests = [digest for file in partition.files for digest in self._digests(file, sorted(keys), location)]
-            whole = np.concatenate(digests) if digests else np.empty((0, 5), np.uint32)
-            whole = np.ascontiguousarray(whole)
-            yield len(whole) - len(np.unique(whole.view(np.dtype((np.void, whole.itemsize * whole.shape[1])))))
+            found = [digests_of(rows, names) for file in partition.files for rows in self._rows(file, names, location)]
+            whole = np.concatenate(found) if found else NO_DIGESTS
+            yield len(whole) - len(np.unique(whole))
 
-    def _digests(self, file: OldFile, keys: Sequence[str], location: StoreLocation) -> Iterator[np.ndarray]:
+    def _rows(self, file: OldFile, names: Sequence[str], location: StoreLocation) -> Iterator[pa.RecordBatch]:
         if file.rewrite is not None:
-            batches = file.rewrite.rows(location, keys)
-        else:
-            batches = read_batches(location, TabularFile(file.uri, self._content_type(file.uri)), keys)
-        for batch in batches:
-            rows = pa.Table.from_batches([batch])
-            yield digest_keys([canonical_column(key, rows.column(key)) for key in keys], rows.num_rows)
-
-    def _content_type(self, uri: str) -> ContentType:
-        try:
-            return infer_content_type(uri)
-        except Invalid:
-            return self.fallback
+            return file.rewrite.rows(location, names)
+        return read_batches(location, TabularFile(file.uri, content_type_of(file.uri, self.fallback)), names)
 
     def _import(
         self, table: Table, partition: SourcePartition, location: StoreLocation, rewrite: _Rewriting
