@@ -18,6 +18,8 @@ from compactor.model.errors import Corrupt, Outdated
 _OF_NEWER_RELEASES = frozenset({"enum", "extra_forbidden", "literal_error", "union_tag_invalid"})
 """Pydantic's error types for a field, an action or an enum value that a newer release has added."""
 
+_ABSENT = object()
+
 
 class Document(BaseModel):
     """A frozen value with a published JSON form. Unknown fields are refused, strings are never converted to numbers.
@@ -35,10 +37,11 @@ class Document(BaseModel):
     def from_facts(cls, *facts: object, **own: object) -> Self:
         """A projection of facts, such as a log's action: each field that is not given is that of the first fact that
         has one of its name."""
-        for name in cls.model_fields:
-            having = next((fact for fact in facts if hasattr(fact, name)), None)
-            if name not in own and having is not None:
-                own[name] = getattr(having, name)
+        for name in cls.model_fields.keys() - own.keys():
+            for fact in facts:
+                if (value := getattr(fact, name, _ABSENT)) is not _ABSENT:
+                    own[name] = value
+                    break
         return cls.model_validate(own)
 
     @classmethod

@@ -32,6 +32,7 @@ from compactor.steps.index_update import FinishStep, finish_tasks
 from compactor.steps.output_files import WriteStep
 from compactor.steps.packing import all_rows, count_all, rows_of_tasks
 from compactor.steps.partitions import WrittenFiles, dedupe_partition, finish_partition, write_partition
+from compactor.steps.parts import Parts
 from compactor.steps.placement import BucketCounts, MaterializeLayout, Writers, lay_out, writer_tasks
 from compactor.steps.rehash import RehashStep, join_bucket, old_buckets, split_bucket
 
@@ -71,13 +72,14 @@ def run_round(engine: Engine, plan: RoundPlan, clock: Clock, on_step: Callable[[
     with engine.exchange(plan.spare_scratch_bytes) as exchange:
         hashed = exchange.map(groups, partial(hash_rows, HashStep.of(plan)))
         by_bucket = hashed.shuffle(plan.hash_bucket_count)
-        dedupe, buckets = partial(dedupe_partition, DedupeStep.of(plan)), indexed_buckets(plan)
+        step = DedupeStep.of(plan)
+        dedupe, buckets = partial(dedupe_partition, step), indexed_buckets(plan)
         with by_bucket.keep("hash bucket and dedupe", buckets, dedupe, _bytes_of_survivors(plan)) as survivors:
             deduped = clock.monotonic_seconds()
-            layout = lay_out(plan, survivors.notes)
+            layout = lay_out(plan, step.sources.parts, survivors.notes)
             writers = Writers.of(plan, layout)
             on_step("materialize", writers.count)
-            finish = partial(finish_partition, FinishStep.of(plan, layout, writers))
+            finish = partial(finish_partition, FinishStep.of(plan, step.sources, layout, writers))
             finishes = finish_tasks(plan, layout, survivors.notes)
             by_writer = survivors.records.map(finishes, finish).shuffle(writers.count)
             write = partial(write_partition, WriteStep.of(plan))
@@ -113,7 +115,7 @@ def _pack(engine: Engine, plan: RoundPlan, clock: Clock, on_step: Callable[[str,
     """A round of a table without a key: there is only the last step."""
     started = clock.monotonic_seconds()
     counts = [count_all(plan)]
-    layout = lay_out(plan, counts)
+    layout = lay_out(plan, Parts.of_round(plan), counts)
     writers = Writers.of(plan, layout)
     on_step("materialize", writers.count)
     tasks = writer_tasks(plan, layout, writers)

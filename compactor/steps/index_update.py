@@ -114,11 +114,11 @@ class FinishStep:
     index_bytes_kept: int
 
     @classmethod
-    def of(cls, plan: RoundPlan, layout: MaterializeLayout, writers: Writers) -> FinishStep:
+    def of(cls, plan: RoundPlan, sources: Sources, layout: MaterializeLayout, writers: Writers) -> FinishStep:
         is_rewritten = np.zeros(len(plan.sources), np.bool_)
         is_rewritten[layout.rewritten] = True
         return cls(
-            sources=Sources.of(plan),
+            sources=sources,
             sort_columns=plan.sort_columns,
             hash_bucket_count=plan.hash_bucket_count,
             is_rewritten=is_rewritten[: len(plan.compacted)],

@@ -193,13 +193,13 @@ class MaterializeLayout:
         return len(self.rows_of_tasks)
 
 
-def lay_out(plan: RoundPlan, counts: Sequence[BucketCounts]) -> MaterializeLayout:
+def lay_out(plan: RoundPlan, parts: Parts, counts: Sequence[BucketCounts]) -> MaterializeLayout:
     """Assigns parts of files to materialize tasks, in order and balanced by rows, and numbers what they write.
 
+    parts   of the round
     counts  of each hash bucket, in order. Of files that are carried over, only sums are taken: the cost of the layout
             beyond them follows what is written
     """
-    parts = Parts.of_round(plan)
     surviving_of_parts = np.zeros(len(parts), np.int64)
     for count in counts:
         surviving_of_parts += count.rows.by_part()

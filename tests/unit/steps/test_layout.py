@@ -137,7 +137,7 @@ def counts_of(sources: list[Survivors]) -> list[BucketCounts]:
 
 
 def laid_out(plan: RoundPlan, sources: list[Survivors]) -> MaterializeLayout:
-    return lay_out(plan, counts_of(sources))
+    return lay_out(plan, Parts.of_round(plan), counts_of(sources))
 
 
 memory_of_tasks = st.sampled_from([2**30, 200, 400, 1_000])
@@ -297,7 +297,7 @@ def test_one_large_file_gives_every_core_a_task() -> None:
     assert len(Parts.of_round(replace(plan, key_columns=()))) == 1
     rows = NumbersByPart.of(parts.row_counts(np.array([8 * ROWS_PER_SMALL_FILE])))
     counts = [replace(count, rows=rows) for count in counts_of([big])[:1]]
-    assert lay_out(plan, counts).rows_of_tasks.tolist() == [2 * ROWS_PER_SMALL_FILE] * 4
+    assert lay_out(plan, parts, counts).rows_of_tasks.tolist() == [2 * ROWS_PER_SMALL_FILE] * 4
 
 
 @given(delta_survivors, st.sampled_from([500, 1_000, 2_000]))
@@ -366,7 +366,8 @@ def test_the_value_of_a_task_names_its_own_files_only() -> None:
         data = {file.file.uri for file in plan.sources if file.file.uri.encode() in pickled}
         return data | {file.path for file in index if file.path.encode() in pickled}
 
-    steps = HashStep.of(plan), DedupeStep.of(plan), FinishStep.of(plan, layout, writers), WriteStep.of(plan)
+    dedupe = DedupeStep.of(plan)
+    steps = HashStep.of(plan), dedupe, FinishStep.of(plan, dedupe.sources, layout, writers), WriteStep.of(plan)
     assert named(*steps) == set()
     for bucket, bucket_task in enumerate(indexed_buckets(plan)):
         assert named(bucket_task) == {f"index-{bucket}-1", f"index-{bucket}-2"}
