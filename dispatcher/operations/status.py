@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 
 from pydantic import Field
 
@@ -282,10 +283,15 @@ def view_all(records: JobRunStore, clock: Clock, ended_max: int | None = None) -
     ended_max  of those that have ended, the latest so many, and a few more; None: all of them
     """
     # The markers first: what ends in between is in the history by then.
-    views = {view.message_id or view.job_run_id: view for view in _outlines(records, records.open_job_run_ids(), clock)}
-    for view in _ended(records, ended_max):
-        views.setdefault(view.message_id or view.job_run_id, view)
-    return _sorted(views.values())
+    return each_once(_outlines(records, records.open_job_run_ids(), clock), view_recorded(records, ended_max))
+
+
+def each_once(*views: Iterable[JobRunView]) -> tuple[JobRunView, ...]:
+    """The latest first; of a job run that is there twice, the first."""
+    found: dict[str, JobRunView] = {}
+    for view in chain(*views):
+        found.setdefault(view.message_id or view.job_run_id, view)
+    return _sorted(found.values())
 
 
 def view_open(records: JobRunStore, clock: Clock) -> tuple[JobRunView, ...]:
@@ -313,7 +319,8 @@ def _sorted(views: Iterable[JobRunView]) -> tuple[JobRunView, ...]:
     return tuple(sorted(views, key=lambda view: (view.accepted_at_ms, view.job_run_id), reverse=True))
 
 
-def _ended(records: JobRunStore, ended_max: int | None) -> Iterator[JobRunView]:
+def view_recorded(records: JobRunStore, ended_max: int | None) -> Iterator[JobRunView]:
+    """Those of the history, the latest day first. A day that cannot be read says why."""
     count = 0
     for day in records.history.read():
         if day.failure is not None:

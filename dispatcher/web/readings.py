@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compactor.lake import DeltaCatalog
 from compactor.log.durable_log import DurableLog
@@ -20,8 +20,10 @@ from dispatcher.operations.status import (
     UNREADABLE,
     JobRunView,
     SessionView,
+    each_once,
     view_all,
     view_job_run,
+    view_recorded,
     view_running_sessions,
 )
 from dispatcher.operations.table_lag import TableLag, table_lag
@@ -204,13 +206,14 @@ class Readings:
         return self._state.of(_NOW, self._now, Rank.OPEN_NOW)
 
     def history(self) -> Reading[tuple[JobRunView, ...]]:
-        """Job runs that have ended, the latest first."""
+        """Job runs that have ended, the latest first. What is not in the history yet is among those of `now`."""
 
         def read() -> tuple[JobRunView, ...]:
-            found = view_all(self._records, self._clock, ENDED_OF_HISTORY)
-            return tuple(view for view in found if view.status not in (*OPEN, UNREADABLE))
+            return tuple(each for each in view_recorded(self._records, ENDED_OF_HISTORY) if each.status != UNREADABLE)
 
-        return self._state.of(_HISTORY, read)
+        ended = self.now().value.ended_job_runs
+        recorded = self._state.of(_HISTORY, read)
+        return replace(recorded, value=each_once(ended, recorded.value))
 
     def money(self) -> Reading[tuple[DayOfMoney, ...]]:
         """Of 30 days, the latest first."""
