@@ -21,6 +21,9 @@ from compactor.model.errors import Invalid
 from compactor.model.names import Operation, SortOrder
 from compactor.schemas.cast import joined
 
+DENSE_SPREAD = 16
+"""Keys that are whole numbers within so many times the number of rows are their own codes, without a hash table."""
+
 
 def latest_changes(
     changes: Sequence[ChangeBatch],
@@ -119,22 +122,32 @@ def last_of_each_key(rows: pa.Table, primary_keys: Sequence[str], sort_keys: Seq
     places = np.arange(rows.num_rows)
     if len(ranks) > 1 or (ranks and (ranks[0][1:] < ranks[0][:-1]).any()):
         places = np.lexsort(tuple(reversed(ranks)))
-    last = np.full(int(codes.max()) + 1, -1, np.int64)
+    last = np.full(int(codes.max()) + 1, -1, np.min_scalar_type(-len(codes)))
     last[codes[places]] = places  # of a code that is there again, NumPy keeps the last
-    return np.sort(last[last >= 0])
+    return np.sort(last[last >= 0]).astype(np.int64)
 
 
 def codes_of_keys(rows: pa.Table, primary_keys: Sequence[str]) -> Int64s:
-    """int64 (rows,): the same number for the same key, from 0 on."""
+    """int64 (rows,): the same number for the same key, from 0 on, and below `DENSE_SPREAD` * rows."""
     codes = np.zeros(rows.num_rows, np.int64)
     for number, key in enumerate(primary_keys):
         column = rows.column(key)
+        if len(primary_keys) == 1 and rows.num_rows and _are_int64s(column):
+            values = np.asarray(column.to_numpy(), np.int64)
+            lowest = int(values.min())
+            if int(values.max()) - lowest < DENSE_SPREAD * rows.num_rows:
+                return values - lowest
         if pa.types.is_floating(column.type):
             column = pc.add(column.cast(pa.float64()), 0.0)  # -0.0 is the key 0.0
         encoded = column.combine_chunks().dictionary_encode()
         within = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         codes = within if number == 0 else _renumbered(codes * len(encoded.dictionary) + within)
     return codes
+
+
+def _are_int64s(column: pa.ChunkedArray) -> bool:
+    """Whole numbers that an int64 holds, none null."""
+    return bool(pa.types.is_integer(column.type) and column.type != pa.uint64() and column.null_count == 0)
 
 
 def _renumbered(codes: Int64s) -> Int64s:
@@ -144,7 +157,7 @@ def _renumbered(codes: Int64s) -> Int64s:
 
 def _ranks(column: pa.ChunkedArray, key: SortKey) -> Int64s:
     """int64 (rows,): greater for what survives; null and NaN are the lowest of all, as in a compaction."""
-    if pa.types.is_integer(column.type) and column.type != pa.uint64() and column.null_count == 0:
+    if _are_int64s(column):
         values = np.asarray(column.to_numpy(), np.int64)
         return values if key.order is SortOrder.ASCENDING else ~values
     if pa.types.is_floating(column.type):
