@@ -170,11 +170,11 @@ class DurableLog(Generic[StateT, ActionT]):
         log_state = self.load(ahead=max(missing, 0) + 1)
         return log_state if log_state.entry_number >= number else self.load(as_of=number)
 
-    def load_before(self, number: int, replayed_max: int) -> LogState[StateT]:
+    def load_before(self, number: int, replayed_max: int, missing_max: int) -> LogState[StateT]:
         """The fold up to an entry that must exist (`Invalid` otherwise), or up to an earlier one that has a checkpoint,
-        where more than `replayed_max` entries lie between them."""
+        where more than `replayed_max` and at most `missing_max` entries lie between them."""
         nearest = self._nearest(number)
-        if 0 < nearest.entry_number < number - replayed_max:
+        if nearest.entry_number and replayed_max < number - nearest.entry_number <= missing_max:
             return nearest
         log_state = self._replay(nearest, number)
         if log_state.entry_number < number:

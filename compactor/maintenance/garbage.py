@@ -129,6 +129,9 @@ ENTRIES_READ_MAX = 128
 """Entries of a stream that are read to know to the hour what may be deleted. Where there are more, checkpoints say it,
 and some files are deleted later."""
 
+NAMES_FIRST = 100
+"""Of fewer old files the names are looked at before the log: nothing is read for files that are not Lithify's."""
+
 STORE_CLOCKS_DIFFER_MS = 3_600_000
 """By which two times of one store may be wrong. Generous: it costs the entries of so long."""
 
@@ -279,8 +282,11 @@ class _Search:
         sorted_out = _SortedOut(self._since_ms)
         for file in chain(self._store.list(f"{stream.folder.data}/"), place.open_files):
             sorted_out.add(file, is_needed=file.key in live or file.key in self._published.paths)
+        if len(sorted_out.old) < NAMES_FIRST:
+            sorted_out.leave_unknown()
         if sorted_out.old:
             self._keep_needed(stream, sorted_out, before)
+        sorted_out.leave_unknown()
         garbage = [_garbage(file) for file in sorted_out.old.values()]
         if known.entry_number:
             unneeded = stream.log.unneeded_objects()
@@ -296,6 +302,7 @@ class _Search:
 
     def _keep_needed(self, stream: PartitionStream, sorted_out: _SortedOut, before: StreamSnapshot) -> None:
         if not stream.load().entry_number:
+            sorted_out.leave_unknown()
             made = [file for file in sorted_out.old.values() if not _is_of_an_append(file.key)]
             if made:
                 raise self._lost_log(stream.folder.data, made, f"{stream.folder.log}/")
@@ -328,7 +335,7 @@ class _Search:
         before: StreamSnapshot,
     ) -> Iterator[Iterable[str]]:
         """What is named at entry `begin`, at `end`, and by the entries between them that may name another old file.
-        Where many entries are in between, it may begin at an earlier entry, and keep some more of the old files.
+        Where many entries are in between, it may begin a quarter of them earlier, and keep some more of the old files.
 
         Where every delta of these entries is named in a snapshot, only rounds and rehashes name others. Each of them
         began after the entry of the one before it, of which it has the read point (`catalog/transaction.py`): so did
@@ -336,13 +343,15 @@ class _Search:
         names one that is older than the snapshot's last round; and none of them is old after the first such entry that
         the store has since the grace period.
         """
-        earlier = stream.log.load_before(begin, ENTRIES_READ_MAX) if begin else LogState(0, StreamSnapshot())
+        earlier = LogState(0, StreamSnapshot())
+        if begin:
+            earlier = stream.log.load_before(begin, ENTRIES_READ_MAX, (end.entry_number - begin) // 4)
         yield paths_of_snapshot(earlier.state)
         yield paths_of_snapshot(end.state)
         keeps_deltas = _keeps_deltas(earlier.state, end.state)
         if not keeps_deltas and earlier.entry_number < begin:
             # Deltas of the entries up to `begin` have retired since.
-            for between in (before, stream.log.load_after(begin).state):
+            for between in _snapshots_after(stream, begin, before):
                 if _keeps_deltas(earlier.state, between) and _keeps_deltas(between, end.state):
                     yield paths_of_snapshot(between)
                     keeps_deltas = True
@@ -385,7 +394,11 @@ class _Search:
 
 
 class _SortedOut:
-    """The files of a stream by what becomes of them. `old`: those that may be garbage, by key."""
+    """The files of a stream by what becomes of them.
+
+    old      those that may be garbage, by key
+    unknown  those that have none of Lithify's names
+    """
 
     def __init__(self, since_ms: int) -> None:
         self._since_ms = since_ms
@@ -399,12 +412,18 @@ class _SortedOut:
     def add(self, file: ObjectEntry, *, is_needed: bool) -> None:
         if is_needed:
             self._keep(file)
-        elif not _is_ours(file.key):
-            self.unknown.append(file.key)
-        elif file.modified_at_ms >= self._since_ms:
+        elif file.modified_at_ms < self._since_ms:
+            self.old[file.key] = file
+        elif _is_ours(file.key):
             self._keep(file)
         else:
-            self.old[file.key] = file
+            self.unknown.append(file.key)
+
+    def leave_unknown(self) -> None:
+        """Files without one of Lithify's names are not `old` from now on."""
+        for key in [key for key in self.old if not _is_ours(key)]:
+            del self.old[key]
+            self.unknown.append(key)
 
     def keep(self, keys: Iterable[str]) -> None:
         """Those of these keys that are `old` are kept."""
@@ -496,6 +515,12 @@ def _keeps_deltas(earlier: StreamSnapshot, later: StreamSnapshot) -> bool:
         if left and (known is None or max(left) > known):
             return False
     return earlier.reset == later.reset
+
+
+def _snapshots_after(stream: PartitionStream, begin: int, before: StreamSnapshot) -> Iterator[StreamSnapshot]:
+    """Snapshots after entry `begin`, the second of which is only read if the first does not do."""
+    yield before
+    yield stream.log.load_after(begin).state
 
 
 def paths_of_snapshot(snapshot: StreamSnapshot) -> list[str]:

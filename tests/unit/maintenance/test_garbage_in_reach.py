@@ -242,7 +242,7 @@ def test_what_is_garbage_and_what_retires_is_what_a_reading_of_every_entry_says(
 def long_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints are five entries apart, and no entry is read where they suffice, as in a log of ten thousand."""
 
-    def load_before(log: StreamLog, number: int, _: int) -> LogState[StreamSnapshot]:
+    def load_before(log: StreamLog, number: int, *_: int) -> LogState[StreamSnapshot]:
         return log.load(as_of=number // 5 * 5)
 
     def load_after(log: StreamLog, number: int) -> LogState[StreamSnapshot]:
