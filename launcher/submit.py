@@ -16,6 +16,9 @@ EXECUTOR_HEAP_BYTES = 1024 * MIB
 """Heap of an executor's JVM: it passes small records, and keeps survivors between two passes. The Python workers
 beside it hold the rows; Spark does not count their memory."""
 
+EXECUTORS_SECONDS_MAX = 15
+"""A session waits no longer for its first executors to register: a standalone Spark may have fewer cores free."""
+
 
 def local_spark_conf(resources: Resources, driver_memory_bytes: int, scratch_folder: str) -> dict[str, str]:
     """Settings for one machine: the driver's JVM, and Python workers beside it.
@@ -49,6 +52,9 @@ def standalone_spark_conf(
         "spark.submit.deployMode": "client",
         "spark.archives": f"{archive}#{ENVIRONMENT}",
         "spark.cores.max": str(resources.tasks),
+        # Else the executor that comes first gets all first tasks, and the others unpack the archive in a round.
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{EXECUTORS_SECONDS_MAX}s",
         "spark.executor.memory": f"{EXECUTOR_HEAP_BYTES // MIB}m",
         # A killed executor leaves its copy of the archive: in its own folder it goes with the application's.
         "spark.executor.extraJavaOptions": "-Djava.io.tmpdir=.",

@@ -10,9 +10,10 @@ from pyspark import RDD, SparkContext
 def prestart_workers(spark: SparkContext) -> threading.Thread:
     """Starts the executors' Python workers, whose imports are slow, while the driver makes its own.
 
-    Returns immediately, with the thread that waits for them. One empty task runs per core, on the executors that exist.
+    Returns immediately, with the thread that waits for them. One empty task runs per core; Spark waits for the
+    executors of a standalone session first (`standalone_spark_conf`).
     """
-    cores = spark.defaultParallelism
+    cores = max(spark.defaultParallelism, int(spark.getConf().get("spark.cores.max") or 0))
     tasks = spark.parallelize(range(cores), cores)
     thread = threading.Thread(target=_run, args=(tasks,), name="wake-workers", daemon=True)
     thread.start()
