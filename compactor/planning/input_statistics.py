@@ -316,6 +316,7 @@ def _measured(done: RoundCommitted) -> MeasuredRound | None:
         index_rows=counts.rows_before,
         rows_written=written,
         bytes_written=bytes_written,
+        rows_fetched=counts.rows_before if done.round_number == 1 else 0,
     )
     tasks = TasksOfRound(*(_tasks_of(done, step) for step in ("hash_bucket", "dedupe", "materialize")))
     return MeasuredRound(work, of, {name: step.seconds for name, step in done.steps.items()}, tasks)

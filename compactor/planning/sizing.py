@@ -555,6 +555,7 @@ def work_of(size: SessionSize, rounds: int, hash_bucket_count: int | None = None
         rows_written=int(size.delta_rows + rewritten),
         bytes_written=int((size.delta_rows + rewritten) * row_bytes),
         rehashed_rows=size.index_rows if is_rehashed else 0,
+        rows_fetched=size.index_rows if size.has_key else 0,
     )
 
 

@@ -6,7 +6,7 @@
                     read         by bytes and by files
                     hash         by arriving rows
                     shuffle      by bytes, between machines; on one machine it is part of hash and dedupe
-                    dedupe       by arriving rows, and by index rows that a round reads
+                    dedupe       by arriving rows, by index rows that a round reads, and by those that it fetches
                     index        by rows written
                     materialize  by rows written and by bytes
                     write        by bytes
@@ -56,6 +56,7 @@ class SessionWork:
     bytes_read       at rest, of the same files
     shuffled_bytes   pointer records in the shuffle to dedupe
     index_rows       that rounds read: each round reads the whole index before it
+    rows_fetched     of the index, from the store: the first round's. Later ones find its pages on their machines
     rows_written     into compacted files
     bytes_written    into compacted files
     rounds           0: the index is rehashed, and nothing else
@@ -71,6 +72,7 @@ class SessionWork:
     rows_written: int
     bytes_written: int
     rehashed_rows: int = 0
+    rows_fetched: int = 0
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ class Rates:
     shuffle_byte: float
     dedupe_row: float
     index_row: float
+    index_fetched_row: float
     index_written_row: float
     materialize_row: float
     materialize_byte: float
@@ -120,6 +123,7 @@ class Rates:
             hash_row=self.hash_row * hashing,
             dedupe_row=self.dedupe_row * dedupe,
             index_row=self.index_row * dedupe,
+            index_fetched_row=self.index_fetched_row * dedupe,
             index_written_row=self.index_written_row * materialize,
             materialize_row=self.materialize_row * materialize,
             materialize_byte=self.materialize_byte * materialize,
@@ -138,6 +142,7 @@ NEAR = Rates(
     shuffle_byte=0.0,
     dedupe_row=114e-9,
     index_row=10e-9,
+    index_fetched_row=0.0,
     index_written_row=96e-9,
     materialize_row=300e-9,
     materialize_byte=0.9e-9,
@@ -155,6 +160,7 @@ IN_PROCESS = Rates(
     shuffle_byte=0.0,
     dedupe_row=55e-9,
     index_row=5e-9,
+    index_fetched_row=0.0,
     index_written_row=100e-9,
     materialize_row=100e-9,
     materialize_byte=1.6e-9,
@@ -163,22 +169,23 @@ IN_PROCESS = Rates(
 """The same without a Spark: nothing is scheduled, or sent between processes. Fitted by `make sla`."""
 
 
-def _far(near: Rates) -> Rates:
+def _far(near: Rates, *, in_process: bool) -> Rates:
     """The same with the lake on S3: each request has a latency, a core transfers 100 to 200 MB/s, and the index has
     bytes too, 36 a row. Fitted over sessions of `make sla`, with an S3 server on the same machine; a table's own rounds
-    correct the rates of more distant stores."""
+    correct the rates of more distant stores. In one process most sessions have one round."""
     return replace(
         near,
         commit_seconds=near.commit_seconds + 0.03,
         read_file=near.read_file + 0.003,
         read_byte=4e-9,
         index_row=near.index_row + 300e-9,
+        index_fetched_row=0.0 if in_process else 1e-6,
         index_written_row=near.index_written_row + 150e-9,
         write_byte=8e-9,
     )
 
 
-FAR = _far(NEAR)
+FAR = _far(NEAR, in_process=False)
 
 
 def rates_of(*, far: bool, in_process: bool, network_byte: float = 0.0, machines: int = 1) -> Rates:
@@ -189,7 +196,7 @@ def rates_of(*, far: bool, in_process: bool, network_byte: float = 0.0, machines
     near = replace(IN_PROCESS if in_process else NEAR, shuffle_byte=2 * network_byte * (machines - 1) / machines)
     if not far:
         return near
-    rates = _far(near)
+    rates = _far(near, in_process=in_process)
     return replace(rates, read_byte=max(rates.read_byte, network_byte), write_byte=max(rates.write_byte, network_byte))
 
 
@@ -258,6 +265,7 @@ def predict_time(
     hash_cores, dedupe_cores = min(cores, tasks.hash_bucket), min(cores, tasks.dedupe)
     write_cores = min(cores, tasks.materialize)
     read_seconds = work.files_read * rates.read_file + work.bytes_read * rates.read_byte
+    index_seconds = work.index_rows * rates.index_row + work.rows_fetched * rates.index_fetched_row
     write_seconds = work.rows_written * rates.materialize_row + work.bytes_written * rates.materialize_byte
     return PredictedTime(
         start=start_seconds,
@@ -266,7 +274,7 @@ def predict_time(
         read=(read_seconds / hash_cores + read_seconds / write_cores) / 2,
         hash_bucket=work.delta_rows * rates.hash_row / hash_cores,
         shuffle=work.shuffled_bytes * rates.shuffle_byte / cores,
-        dedupe=(work.delta_rows * rates.dedupe_row + work.index_rows * rates.index_row) / dedupe_cores,
+        dedupe=(work.delta_rows * rates.dedupe_row + index_seconds) / dedupe_cores,
         index=work.rows_written * rates.index_written_row / dedupe_cores,
         materialize=write_seconds / write_cores,
         write=work.bytes_written * rates.write_byte / write_cores,

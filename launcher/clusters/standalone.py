@@ -23,7 +23,7 @@ from launcher.spark_job import ClusterReference, SparkJob
 from launcher.submit import standalone_spark_conf, submit_arguments
 
 KIND = "standalone"
-START_SECONDS = 20.0
+START_SECONDS = 40.0
 """Of a session beside its work, until a place has launches of its own: each executor unpacks the archive first."""
 _MASTER = re.compile(r"spark://(?P<hosts>[^\s/,:]+:[0-9]{1,5}(?:,[^\s/,:]+:[0-9]{1,5})*)")
 

@@ -370,9 +370,9 @@ def streams_section(found: Sequence[Streams]) -> Section:
         f"One instruction for a table of {found[0].streams:,} partition streams with one delta of {ROWS:,} rows each; "
     )
     text += (
-        "small sessions share a Spark job. Queue, topic and S3 are stand-ins on the same cores; load average, these "
+        "bundles of small sessions run in workers. Queue, topic and S3 are stand-ins on the same cores; load average, "
     )
-    text += f"processes included, {os.getloadavg()[1]:.1f}.\n\n"
+    text += f"these processes included, {os.getloadavg()[1]:.1f}.\n\n"
     rows = [
         (
             each.place,
@@ -384,7 +384,7 @@ def streams_section(found: Sequence[Streams]) -> Section:
         )
         for each in found
     ]
-    columns = ["state and lake on", "in all, s", "from acceptance to the end, s", "Spark jobs"]
+    columns = ["state and lake on", "in all, s", "from acceptance to the end, s", "bundles"]
     columns += ["entries of the job-run log", "requests a stream"]
     return "Many small partition streams", text + markdown_table(columns, rows)
 

@@ -40,7 +40,7 @@ class Streams:
     """
     seconds      in all: from the start of the dispatcher's process to its end, when all is told and closed
     run_seconds  of that, from the acceptance to the end of the job run
-    launches     Spark jobs
+    launches     bundles
     job_run_entries  of the job run's log and those of its shards
     requests     a stream, by operation; nothing on a folder
     """

@@ -178,6 +178,16 @@ def test_a_table_s_own_rounds_correct_each_step() -> None:
     assert predict_seconds(corrected, two, 1) > predict_seconds(size, two, 1)
 
 
+def test_a_first_round_that_fetched_the_index_does_not_slow_the_later_ones_of_the_next_session() -> None:
+    size = SessionSize(10**7, 10**5, 10**7, 0, 8)
+    one, three = (replace(work_of(size, rounds), delta_rows=0) for rounds in (1, 3))
+    dedupe_of_one, dedupe_of_three = (predict_time(work, FAR, 2, 0.0).dedupe for work in (one, three))
+    factors = correction_of([MeasuredRound(one, 2, {"dedupe": 2 * dedupe_of_one})], FAR)
+    corrected = predict_time(three, FAR.corrected(factors), 2, 0.0).dedupe
+    assert corrected == pytest.approx(2 * dedupe_of_three)
+    assert corrected < 2 * (2 * dedupe_of_one)
+
+
 def test_of_several_rounds_the_slowest_counts_and_none_counts_for_more_than_it_may() -> None:
     assert correction_of([measured({"dedupe": 1.5}), measured({"dedupe": 0.7})], NEAR)["dedupe"] == pytest.approx(1.5)
     assert correction_of([measured({"dedupe": 1_000.0})], NEAR)["dedupe"] == CORRECTION_MAX
