@@ -229,15 +229,6 @@ class CheckpointFolder(Generic[StateT]):
                 return whole
         return None
 
-    def first_after(self, entry_number: int) -> LogState[StateT] | None:
-        """The earliest kept checkpoint at or after an entry, of the shared form; None: there is none."""
-        form, hinted = self._form, self._read_hint()
-        head = None if hinted is None else self._read_head(hinted)
-        if head is None or not isinstance(form, SharedCheckpoint):
-            return None
-        kept = (*(each.entry_number for each in head.earlier), head.entry_number)
-        return self._first_restored(form, (number for number in kept if number >= entry_number))
-
     def _nearest_shared(
         self, form: SharedCheckpoint[StateT], as_of: int | None, hinted: int
     ) -> LogState[StateT] | None:

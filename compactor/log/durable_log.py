@@ -170,21 +170,6 @@ class DurableLog(Generic[StateT, ActionT]):
         log_state = self.load(ahead=max(missing, 0) + 1)
         return log_state if log_state.entry_number >= number else self.load(as_of=number)
 
-    def load_before(self, number: int, replayed_max: int, missing_max: int) -> LogState[StateT]:
-        """The fold up to an entry that must exist (`Invalid` otherwise), or up to an earlier one that has a checkpoint,
-        where more than `replayed_max` and at most `missing_max` entries lie between them."""
-        nearest = self._nearest(number)
-        if nearest.entry_number and replayed_max < number - nearest.entry_number <= missing_max:
-            return nearest
-        log_state = self._replay(nearest, number)
-        if log_state.entry_number < number:
-            raise Invalid(f"there is no entry {number} in log {self.folder}: it ends at entry {log_state.entry_number}")
-        return log_state
-
-    def load_after(self, number: int) -> LogState[StateT]:
-        """The fold up to the first entry from `number` on that has a checkpoint, or else the log's end."""
-        return self._checkpoints.first_after(number) or self.load()
-
     def _has_not_begun(self) -> bool:
         """Whether entry 1 is missing. Checked first where entries are cached: most missing logs never existed."""
         return self._format.keeps_entries and self._newest.entry_number == 0 and self._entries.read(1) is None

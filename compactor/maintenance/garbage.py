@@ -64,7 +64,7 @@ from compactor.catalog.keys import (
     partition_hash,
 )
 from compactor.catalog.properties import GRACE_SECONDS
-from compactor.catalog.snapshot import CompactedStream, ReadPoint, StreamSnapshot
+from compactor.catalog.snapshot import ReadPoint, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.index import keys as index_keys
 from compactor.log.durable_log import LogState
@@ -124,10 +124,6 @@ STREAMS_AT_ONCE = 32
 
 REQUESTS_AT_ONCE = 32
 """Requests that wait for answers together: a client of S3 keeps so many connections."""
-
-ENTRIES_READ_MAX = 128
-"""Entries of a stream that are read to know to the hour what may be deleted. Where there are more, checkpoints say it,
-and some files are deleted later."""
 
 NAMES_FIRST = 100
 """Of fewer old files the names are looked at before the log: nothing is read for files that are not Lithify's."""
@@ -273,7 +269,6 @@ class _Search:
     def _stream(self, place: _Place) -> StreamGarbage:
         """The log is read before the files are listed, and to its end again before any of them is garbage."""
         stream = PartitionStream.open(self._store, self._folder.stream(place.partition), self._clock)
-        before = stream.load().state if self._has_log(place) else StreamSnapshot()
         if self._has_log(place):
             self._before(stream)
         known = stream.log.newest if stream.log.newest.entry_number else stream.load()
@@ -285,7 +280,7 @@ class _Search:
         if len(sorted_out.old) < NAMES_FIRST:
             sorted_out.leave_unknown()
         if sorted_out.old:
-            self._keep_needed(stream, sorted_out, before)
+            self._keep_needed(stream, sorted_out)
         sorted_out.leave_unknown()
         garbage = [_garbage(file) for file in sorted_out.old.values()]
         if known.entry_number:
@@ -300,7 +295,7 @@ class _Search:
             unknown=tuple(sorted_out.unknown),
         )
 
-    def _keep_needed(self, stream: PartitionStream, sorted_out: _SortedOut, before: StreamSnapshot) -> None:
+    def _keep_needed(self, stream: PartitionStream, sorted_out: _SortedOut) -> None:
         if not stream.load().entry_number:
             sorted_out.leave_unknown()
             made = [file for file in sorted_out.old.values() if not _is_of_an_append(file.key)]
@@ -309,76 +304,43 @@ class _Search:
             if not self._logged:
                 sorted_out.keep(list(sorted_out.old))
             return
-        for paths in self._paths_in_reach(stream, sorted_out, before):
+        for paths in self._paths_in_reach(stream):
             sorted_out.keep(self._keys(paths))
             if not sorted_out.old:
                 return
 
-    def _paths_in_reach(
-        self, stream: PartitionStream, sorted_out: _SortedOut, before: StreamSnapshot
-    ) -> Iterator[Iterable[str]]:
+    def _paths_in_reach(self, stream: PartitionStream) -> Iterator[Iterable[str]]:
         """What the log has named since the time, and at the entries that readers of the published table may see."""
         newest = stream.log.newest
         begin = stream.log.entry_number_at(self._named_since_ms, newest)
         first, last = self._published.entries.get(encode_partition(stream.partition), (0, 0))
-        yield from self._paths_between(stream, begin, newest, sorted_out, before)
+        yield from self._paths_between(stream, begin, newest)
         if 0 < first < begin:
-            end = stream.load(as_of=min(last, begin))
-            yield from self._paths_between(stream, first, end, sorted_out, end.state)
+            yield from self._paths_between(stream, first, stream.load(as_of=min(last, begin)))
 
     def _paths_between(
-        self,
-        stream: PartitionStream,
-        begin: int,
-        end: LogState[StreamSnapshot],
-        sorted_out: _SortedOut,
-        before: StreamSnapshot,
+        self, stream: PartitionStream, begin: int, end: LogState[StreamSnapshot]
     ) -> Iterator[Iterable[str]]:
         """What is named at entry `begin`, at `end`, and by the entries between them that may name another old file.
-        Where many entries are in between, it may begin a quarter of them earlier, and keep some more of the old files.
 
-        Where every delta of these entries is named in a snapshot, only rounds and rehashes name others. Each of them
-        began after the entry of the one before it, of which it has the read point (`catalog/transaction.py`): so did
-        its files, but those that the one before it named. So, besides the files of a snapshot, none that comes after it
-        names one that is older than the snapshot's last round; and none of them is old after the first such entry that
-        the store has since the grace period.
+        Where every delta of these entries is named at the end, only rounds and rehashes name others. Each of them began
+        after the entry of the one before it, of which it has the read point (`catalog/transaction.py`): so did its
+        files, but those that the one before it named. None of them is old after the first such entry that the store
+        has since the grace period.
         """
-        earlier = LogState(0, StreamSnapshot())
-        if begin:
-            earlier = stream.log.load_before(begin, ENTRIES_READ_MAX, (end.entry_number - begin) // 4)
-        yield paths_of_snapshot(earlier.state)
+        earlier = stream.load(as_of=begin).state if begin else StreamSnapshot()
+        yield paths_of_snapshot(earlier)
         yield paths_of_snapshot(end.state)
-        keeps_deltas = _keeps_deltas(earlier.state, end.state)
-        if not keeps_deltas and earlier.entry_number < begin:
-            # Deltas of the entries up to `begin` have retired since.
-            for between in _snapshots_after(stream, begin, before):
-                if _keeps_deltas(earlier.state, between) and _keeps_deltas(between, end.state):
-                    yield paths_of_snapshot(between)
-                    keeps_deltas = True
-                    break
-        if keeps_deltas and ReadPoint.of(earlier.state) == ReadPoint.of(end.state):
+        keeps_deltas = _keeps_deltas(earlier, end.state)
+        if keeps_deltas and ReadPoint.of(earlier) == ReadPoint.of(end.state):
             return
-        if keeps_deltas and end.entry_number - earlier.entry_number > ENTRIES_READ_MAX:
-            round_ms = self._last_round_ms(earlier.state, sorted_out)
-            if round_ms is not None:
-                yield sorted_out.written_since(round_ms - STORE_CLOCKS_DIFFER_MS)
-                return
         young_ms = self._since_ms + STORE_CLOCKS_DIFFER_MS
-        for entry in stream.log.entries_between(earlier.entry_number + 1, end.entry_number, self._entries_at_once):
+        for entry in stream.log.entries_between(begin + 1, end.entry_number, self._entries_at_once):
             yield from map(_paths_of_action, entry.actions)
             is_compacted = any(isinstance(action, RoundCommitted | IndexRehashed) for action in entry.actions)
             is_young = is_compacted and entry.at_ms >= young_ms and stream.log.stored_at_ms(entry.number) >= young_ms
             if is_young and keeps_deltas:
                 return
-
-    def _last_round_ms(self, snapshot: StreamSnapshot, sorted_out: _SortedOut) -> int | None:
-        """A time before which the last round of a snapshot was committed at the earliest: by its own clock, and by the
-        store's, which has the files that it named. None: it is not known."""
-        compacted = snapshot.compacted
-        if compacted is None or compacted.last_round.at_ms is None:
-            return None
-        stored_ms = sorted_out.last_written_ms(self._keys(_paths_of_compacted(compacted)))
-        return None if stored_ms is None else min(stored_ms, compacted.last_round.at_ms)
 
     def _keys(self, paths: Iterable[str]) -> Iterator[str]:
         """A file below the root may have been registered in place by its absolute URI."""
@@ -406,8 +368,6 @@ class _SortedOut:
         self.kept_bytes = 0
         self.old: dict[str, ObjectEntry] = {}
         self.unknown: list[str] = []
-        self._kept_ms: dict[str, int] = {}
-        """When those that are kept and are not delta files were written."""
 
     def add(self, file: ObjectEntry, *, is_needed: bool) -> None:
         if is_needed:
@@ -432,19 +392,9 @@ class _SortedOut:
             if file is not None:
                 self._keep(file)
 
-    def written_since(self, at_ms: int) -> list[str]:
-        """Those that are `old`, and not older than this time."""
-        return [key for key, file in self.old.items() if file.modified_at_ms >= at_ms]
-
-    def last_written_ms(self, keys: Iterable[str]) -> int | None:
-        """When the last of these files of a compaction, which are kept, was written; None: none of them is there."""
-        return max((self._kept_ms[key] for key in keys if key in self._kept_ms), default=None)
-
     def _keep(self, file: ObjectEntry) -> None:
         self.kept_files += 1
         self.kept_bytes += file.size_bytes
-        if _DELTAS not in file.key:
-            self._kept_ms[file.key] = file.modified_at_ms
 
 
 def _first_part(key: str, prefix: str) -> str:
@@ -489,9 +439,6 @@ def _garbage(entry: ObjectEntry) -> GarbageFile:
     return GarbageFile(key=entry.key, size_bytes=entry.size_bytes, modified_at_ms=entry.modified_at_ms)
 
 
-_DELTAS = "/delta/"
-"""The folder of delta files in a stream's. No encoded name has a slash."""
-
 DATA_KEYS = (DeltaFilePath, CompactedFilePath, OpenFilePath, *index_keys.KEYS)
 KEYS = (*DATA_KEYS, NewsHint, *publishing_keys.KEYS)
 """Keys of all objects of a table but logs."""
@@ -517,21 +464,13 @@ def _keeps_deltas(earlier: StreamSnapshot, later: StreamSnapshot) -> bool:
     return earlier.reset == later.reset
 
 
-def _snapshots_after(stream: PartitionStream, begin: int, before: StreamSnapshot) -> Iterator[StreamSnapshot]:
-    """Snapshots after entry `begin`, the second of which is only read if the first does not do."""
-    yield before
-    yield stream.log.load_after(begin).state
-
-
 def paths_of_snapshot(snapshot: StreamSnapshot) -> list[str]:
     paths = [file.path for source in snapshot.sources.values() for delta in source.deltas for file in delta.files]
-    return paths if snapshot.compacted is None else paths + _paths_of_compacted(snapshot.compacted)
-
-
-def _paths_of_compacted(compacted: CompactedStream) -> list[str]:
-    paths = [file.path for file in compacted.files.values()]
-    paths += [path for file in compacted.index_files for path in file.paths]
-    return paths + [vector.path for vector in compacted.deletion_vectors]
+    if snapshot.compacted is not None:
+        paths += [file.path for file in snapshot.compacted.files.values()]
+        paths += [path for file in snapshot.compacted.index_files for path in file.paths]
+        paths += [vector.path for vector in snapshot.compacted.deletion_vectors]
+    return paths
 
 
 def _paths_of_side(restored: RestoredSide) -> list[str]:
