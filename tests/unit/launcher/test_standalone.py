@@ -18,7 +18,7 @@ from dispatcher.options.service_options import ServiceOptions, ServicePlaces, Sp
 from dispatcher.options.settings import standalone_address
 from launcher.archive import MANIFEST, ArchiveManifest, check_archive, python_release, read_manifest
 from launcher.clusters.standalone import is_this_machine, violations
-from launcher.submit import standalone_spark_conf
+from launcher.submit import EXECUTORS_SECONDS_MAX, standalone_spark_conf
 from tests.conftest import Command
 
 NOTHING: Mapping[str, object] = {}
@@ -68,6 +68,14 @@ def test_a_session_takes_its_cores_of_the_cluster_and_its_environment_from_the_a
     assert conf["spark.driver.host"] == "me"
     assert conf["spark.python.daemon.module"] == "compactor.worker_daemon"
     assert conf["spark.executor.extraJavaOptions"] == "-Djava.io.tmpdir=."
+
+
+def test_a_session_waits_some_seconds_for_all_of_its_executors_before_its_first_task() -> None:
+    conf = standalone_spark_conf(
+        FAR, "/a/lithify.tar.gz", Resources(4 * GIB, 16), GIB, "/scratch", executor_cores=4, driver_host="me"
+    )
+    assert conf["spark.scheduler.minRegisteredResourcesRatio"] == "1.0"
+    assert conf["spark.scheduler.maxRegisteredResourcesWaitingTime"] == f"{EXECUTORS_SECONDS_MAX}s"
 
 
 @pytest.mark.parametrize(
