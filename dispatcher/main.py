@@ -29,7 +29,7 @@ from compactor.log_context import configure_logging
 from compactor.model.clock import SystemClock
 from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_INVALID, Invalid, LithifyError
 from compactor.model.machine import usable_cores, usable_memory_bytes
-from dispatcher.cli.app import GROUPS, VerbInterrupted, app
+from dispatcher.cli.app import GROUPS, app
 from dispatcher.cli.output import flush, print_error
 from dispatcher.clients import VARIABLE_PREFIX, CommandDependencies, QueueAddress, StandaloneAddress, variable_of
 from dispatcher.stops import Stops
@@ -51,6 +51,9 @@ if TYPE_CHECKING:  # each client is loaded by the verb that needs it
     from launcher.sizing.published_prices import PriceService
 
 TASK_TOKEN_VARIABLE = "LITHIFY_TASK_TOKEN"
+COMPLETION_VARIABLE = "_LITHIFY_COMPLETE"
+"""Set by the shells' completion, whose answers typer's `main` gives."""
+
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 LOG_FORMATS = ("text", "json")
 
@@ -212,17 +215,13 @@ def run(
     try:
         _configure_logging(environment)
         dependencies = _dependencies(environment, stops or Stops(), settings)
-        answered = _commands()(
-            args=list(arguments),
-            prog_name=app.info.name,
-            standalone_mode=False,
-            obj=dependencies,
-            default_map=_defaults(arguments, dependencies.variables),
-        )
+        if COMPLETION_VARIABLE in environment:
+            _commands()(args=list(arguments), prog_name=app.info.name)  # answers the shell, and ends the process
+        exit_code = _run_verb(arguments, dependencies)
         flush()
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else EXIT_FAILED
-    except (VerbInterrupted, KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         print_error(INTERRUPTED)
         return EXIT_INTERRUPTED
     except UsageError as error:
@@ -237,7 +236,19 @@ def run(
         return EXIT_FAILED
     except BrokenPipeError:  # the reader has closed the pipe: `lithify status | head`
         return EXIT_FAILED
-    return answered if isinstance(answered, int) else 0
+    return exit_code
+
+
+def _run_verb(arguments: Sequence[str], dependencies: CommandDependencies) -> int:
+    """Does what `main` of typer's commands does, which would turn Ctrl-C into an exit code without a sentence."""
+    commands = _commands()
+    defaults = _defaults(arguments, dependencies.variables)
+    try:
+        with commands.make_context(app.info.name, list(arguments), obj=dependencies, default_map=defaults) as context:
+            commands.invoke(context)
+    except typer.Exit as ended:
+        return ended.exit_code
+    return 0
 
 
 def _configure_logging(environment: Mapping[str, str]) -> None:

@@ -93,10 +93,6 @@ OWN_VERBS = {"keeper": "run"}
 """The verb that a group's name alone means: `lithify keeper --once` is `lithify keeper run --once`."""
 
 
-class VerbInterrupted(Exception):
-    """Ctrl-C ended a verb. typer would turn `KeyboardInterrupt` into the exit code of a verb that ended normally."""
-
-
 class _Verbs(Mapping[str, Any]):
     """Commands by verb, each made when it is asked for; of a group also its groups."""
 
@@ -150,12 +146,6 @@ class _Group(TyperGroup):
             ctx.get_help()  # on a terminal, or in a pipe, it is written by asking for it
             raise typer.Exit(EXIT_INVALID)
         return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: Any) -> object:  # noqa: ANN401
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt as error:
-            raise VerbInterrupted from error
 
 
 class _Lithify(_Group):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from numba.core import event
+from typer.core import TyperGroup
 
 import compactor
 import lithify
@@ -19,6 +20,7 @@ from compactor.api import compact
 from compactor.engine.in_process import InProcessEngine
 from compactor.lake import DeltaCatalog, Table
 from compactor.model import errors
+from dispatcher.main import INTERRUPTED, run
 
 REPOSITORY = Path(__file__).parents[2]
 LITHIFY = Path(sys.executable).with_name("lithify")
@@ -91,6 +93,17 @@ def test_bash_completes_verbs_and_options(words: Sequence[str], offered: Sequenc
     )
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == offered
+
+
+def test_ctrl_c_while_the_options_are_read_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TyperGroup, "parse_args", interrupted)
+    assert run(["table", "list"], {}) == 130
+    assert capfd.readouterr() == ("", f"lithify: {INTERRUPTED}\n")
 
 
 def test_a_folder_with_packages_of_the_same_names_hides_none_of_ours(tmp_path: Path) -> None:
