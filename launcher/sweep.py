@@ -18,7 +18,7 @@ from compactor.model.clock import Clock
 from compactor.model.errors import LithifyError
 from compactor.storage.location import StoreLocation
 from launcher.clusters import LaunchedJob, ListingCluster
-from launcher.emr.tags import BUNDLE_TAG, JOB_RUN_TAG, SESSION_TAG, STATE_TAG, state_digest, tag_value
+from launcher.emr.settings import BUNDLE_TAG, JOB_RUN_TAG, SESSION_TAG, STATE_TAG, state_digest, tag_value
 
 _log = ProcessLog()
 

@@ -1,30 +1,34 @@
-"""`lithify compact`: one table on this machine, without a queue."""
+"""`lithify compact`: one table on this machine, without a queue. Its progress is live on a terminal."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import threading
+from typing import Annotated, Self
 
 import typer
 from rich.console import Console
+from rich.status import Status
+from rich.text import Text
 
 from compactor import compact
 from compactor.catalog.properties import ROWS_PER_COMPACTED_FILE
 from compactor.log_context import be_verbose
+from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, LithifyError
-from compactor.model.names import ContentType, SortOrder
+from compactor.model.names import ContentType, SortOrder, counted
 from compactor.planning.spec import (
     ROWS_PER_PRIMARY_KEY_INDEX_FILE,
     JobRunResult,
     SessionResult,
 )
 from compactor.sessions.session_journal import rows_arrived
+from compactor.sessions.session_log import Heartbeat, SessionProgress, describe_progress
 from dispatcher.cli.options import Output, OutputOption, PartitionOption, TableArgument, VerboseOption
 from dispatcher.cli.output import answer_records, parse_partition, write_lines
 from dispatcher.cli.plan import NOTHING_TO_DO
-from dispatcher.cli.progress import ProgressScreen
 from dispatcher.cli.table_places import LakePlace
 from dispatcher.clients import dependencies_of
-from dispatcher.layout import PARTITION, Column, count_text, seconds_text
+from dispatcher.layout import PARTITION, Column, count_text, partition_text, printable, seconds_text
 
 _COLUMNS = (
     PARTITION,
@@ -151,3 +155,55 @@ def parse_sort_key(text: str) -> tuple[str, str]:
     if order not in list(SortOrder):
         raise Invalid(f"--sort-key {text!r}: the order is {order!r}; write :ascending or :descending")
     return column, order
+
+
+class ProgressScreen:
+    """A context manager, and inside it a `Listener`. Thread-safe."""
+
+    def __init__(self, out: Console, clock: Clock) -> None:
+        self._out = out
+        self._clock = clock
+        self._began_at_seconds = clock.monotonic_seconds()
+        self._status = Status(Text("looking for work"), console=out)
+        self._lock = threading.Lock()
+        self._committed: dict[int, int] = {}
+
+    def __enter__(self) -> Self:
+        if self._out.is_terminal:
+            self._status.start()
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self._status.stop()
+
+    def __call__(self, progress: SessionProgress) -> None:
+        with self._lock:
+            name = printable(partition_text(progress.partition))
+            if progress.sessions > 1:
+                name += f" ({progress.number} of {progress.sessions})"
+            if progress.waits_for is not None:
+                self._status.update(Text(f"{name} waits"))
+                self._line(f"{name} waits: {progress.waits_for}")
+                return
+            beat = progress.heartbeat
+            self._status.update(Text(f"{name}: {_progress_text(beat)}"))
+            committed = self._committed.get(progress.number, 0)
+            if beat is not None and beat.step == "committed" and beat.round_number > committed:
+                self._committed[progress.number] = beat.round_number
+                self._line(f"{name}: {_round(beat)} committed, {counted(beat.rows_done, 'delta row')} done")
+
+    def _line(self, text: str) -> None:
+        seconds = self._clock.monotonic_seconds() - self._began_at_seconds
+        self._out.print(Text(f"{seconds:6.1f} s  {text}"), soft_wrap=not self._out.is_terminal)
+
+
+def _progress_text(beat: Heartbeat | None) -> str:
+    if beat is None:
+        return "starts"
+    if beat.share_done is None or not beat.tasks:
+        return describe_progress(beat)
+    return f"{describe_progress(beat)}, {beat.share_done:.0%} of {counted(beat.rows, 'delta row')}"
+
+
+def _round(beat: Heartbeat) -> str:
+    return f"round {beat.round_number} of {beat.rounds}"

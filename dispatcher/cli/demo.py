@@ -18,15 +18,20 @@ from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer, as_text, flush
 from dispatcher.clients import CommandDependencies, dependencies_of
 from dispatcher.demo.changes_scenario import ANNOUNCED_TIMES, ChangesScenario
-from dispatcher.demo.environment import DemoEnvironment, demo_environment, make_dispatcher
-from dispatcher.demo.folder import make_folder
-from dispatcher.demo.follow_up import FollowUp, make_follow_up
+from dispatcher.demo.environment import DemoEnvironment, demo_environment, demo_page, make_dispatcher, make_folder
 from dispatcher.demo.keeper_scenario import LAG_SECONDS_MAX, KeeperScenario
-from dispatcher.demo.page import demo_page
-from dispatcher.demo.progress import DemoProgress
-from dispatcher.demo.report import Check, check_orders, check_paper, next_commands, paper_table, sessions_table
+from dispatcher.demo.report import (
+    Check,
+    FollowUp,
+    check_orders,
+    check_paper,
+    make_follow_up,
+    next_commands,
+    paper_table,
+    sessions_table,
+)
 from dispatcher.demo.scenario import JOB_RUNS, Scenario
-from dispatcher.demo.screen import Screen
+from dispatcher.demo.screen import DemoProgress, Screen
 from dispatcher.demo.stand_ins import AWS_VARIABLES
 from dispatcher.layout import FAILED, SUCCEEDED, Line, printable
 from dispatcher.operations.status import JobRunView, view_job_run

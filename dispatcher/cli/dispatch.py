@@ -22,7 +22,7 @@ from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer
 from dispatcher.clients import CommandDependencies, dependencies_of
 from dispatcher.intake.queue import Queue
-from dispatcher.operations.first_contact import FirstContact
+from dispatcher.operations.health import FirstContact
 from dispatcher.operations.http_server import probes_over_http
 from dispatcher.options.service_options import (
     OptionErrors,

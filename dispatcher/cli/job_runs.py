@@ -1,17 +1,22 @@
-"""`lithify submit`, `status`, `cancel`, `retry`: job runs, before, while and after they run."""
+"""`lithify submit`, `status`, `watch`, `cancel`, `retry`, `pause`, `resume`: job runs, before, while and after."""
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
+from rich.live import Live
 
 from compactor.log.durable_log import LogState
-from compactor.model.errors import Denied, Invalid, Unavailable
-from compactor.model.names import render_partition
+from compactor.model.clock import Clock
+from compactor.model.errors import EXIT_INTERRUPTED, Denied, Invalid, Unavailable
+from compactor.model.names import TableId, render_partition
 from dispatcher.cli.expressions import read_document, valid_instruction
-from dispatcher.cli.job_run_lines import job_run_lines
+from dispatcher.cli.job_run_lines import Changes, is_open, job_run_lines
 from dispatcher.cli.options import (
     DocumentArgument,
     EndpointOption,
@@ -24,16 +29,27 @@ from dispatcher.cli.options import (
     RegionOption,
     S3EndpointOption,
 )
-from dispatcher.cli.output import answer, answer_records, on_page, page_width
+from dispatcher.cli.output import (
+    answer,
+    answer_records,
+    as_text,
+    console,
+    flush,
+    on_page,
+    page_width,
+    print_error,
+    write_lines,
+)
 from dispatcher.cli.table_places import LakePlace, StatePlace
 from dispatcher.clients import QueueAddress, dependencies_of
 from dispatcher.intake.instruction import InstructionDocument
 from dispatcher.intake.intake import preview_job_run_id
 from dispatcher.layout import FAILED, STATUS, Column, age_text, seconds_text, time_text
 from dispatcher.operations.retry import JobRunRetry, begin_retry, plan_retry
-from dispatcher.operations.status import OPEN, UNREADABLE, view_all, view_job_run
+from dispatcher.operations.status import OPEN, UNREADABLE, JobRunView, find_job_run, view_all, view_job_run
 from dispatcher.records.job_run_log import CancelRequested, JobRunAction, JobRunState, JobRunStatus
-from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.job_run_store import JobRunStore, WatchedJobRuns
+from dispatcher.records.keys import PausedObject
 from dispatcher.records.liveness import last_signals
 
 _JOB_RUN_COLUMNS = (
@@ -233,3 +249,188 @@ def _retry_lines(rerun: JobRunRetry, job_run_id: str, *, dry_run: bool) -> Itera
             yield "  no partition has anything left to do"
     if not dry_run:
         yield f"  lithify watch {rerun.job_run_id}"
+
+
+JobRun = Annotated[str | None, typer.Argument(metavar="JOB_RUN_ID", help="The job run.")]
+TableOption = Annotated[
+    str | None, typer.Option("--table", help="All job runs from or to this table.", metavar="TABLE")
+]
+EverythingOption = Annotated[bool, typer.Option("--everything", help="All job runs of this state.")]
+
+
+def pause(
+    context: typer.Context,
+    state: StatePlace,
+    job_run_id: JobRun = None,
+    table: TableOption = None,
+    everything: EverythingOption = False,
+    reason: Annotated[str, typer.Option(help="The reason that status and the event show.")] = "paused by hand",
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Start no new session of a job run, of a table, or of anything, until `resume`. Sessions that run go on to their
+    end; documents are accepted as before, and wait. There is one event for each job run that is held up."""
+    records = state.open(dependencies_of(context))
+    target = _target(job_run_id, table, everything=everything)
+    if job_run_id is not None:
+        _check_open(records, job_run_id)
+    paused = records.pauses.pause(target, reason)
+    line = f"{_named(target)} is paused." if paused else f"{_named(target)} is paused already."
+    answer(output, {"paused": _named(target), "was_paused": not paused}, [line])
+
+
+def resume(
+    context: typer.Context,
+    state: StatePlace,
+    job_run_id: JobRun = None,
+    table: TableOption = None,
+    everything: EverythingOption = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Let go on what was paused. What else is paused stays so."""
+    records = state.open(dependencies_of(context))
+    target = _target(job_run_id, table, everything=everything)
+    if not records.pauses.resume(target):
+        raise Invalid(f"{_named(target)} is not paused: {', '.join(_paused(records)) or 'nothing'} is")
+    left = _paused(records)
+    lines = [f"{_named(target)} is resumed.", *(f"Still paused: {scope}" for scope in left)]
+    answer(output, {"resumed": _named(target), "still_paused": left}, lines)
+
+
+def _paused(records: JobRunStore) -> list[str]:
+    return [each.scope for each in records.pauses.all()]
+
+
+def _target(job_run_id: str | None, table: str | None, *, everything: bool) -> PausedObject:
+    """Raises `Invalid` unless it is exactly one thing."""
+    if [job_run_id is not None, table is not None, everything].count(True) != 1:
+        raise Invalid("name one thing only: a job run's id, --table TABLE, or --everything")
+    if job_run_id is not None:
+        return PausedObject("job_runs", job_run_id)
+    return PausedObject("everything") if table is None else PausedObject("tables", str(TableId.parse(table)))
+
+
+def _named(target: PausedObject) -> str:
+    return (
+        "everything" if target.name is None else f"{'table' if target.scope == 'tables' else 'job run'} {target.name}"
+    )
+
+
+def _check_open(records: JobRunStore, job_run_id: str) -> None:
+    status = records.state(job_run_id).status
+    if status is JobRunStatus.ABSENT:
+        raise Invalid(f"there is no job run {job_run_id!r} here: `lithify status` lists those there are")
+    if not status.is_open:
+        raise Invalid(f"job run {job_run_id} cannot be paused: it is {status}")
+
+
+def watch(
+    context: typer.Context,
+    job_run_id: JobRunArgument,
+    state: StatePlace,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Largest number of seconds to watch; then the exit code is 1. Default: until it ends."
+        ),
+    ] = None,
+    message_id: Annotated[
+        str | None,
+        typer.Option(
+            help="The message that `submit` has sent: rejections of earlier documents with this id are not its answer."
+        ),
+    ] = None,
+    poll_seconds: Annotated[float, typer.Option(min=0.05, help="Seconds between two polls.")] = 1.0,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Follow a job run until it ends; wait for it if no dispatcher has taken it yet. Exit code 1 if it did not succeed.
+
+    Without a terminal, and as jsonl, there is a line for each change.
+    """
+    dependencies = dependencies_of(context)
+    records = WatchedJobRuns(state.store(dependencies), dependencies.clock)
+    stops = dependencies.stops_on_signal()
+    watched = JobRunWatch(records, job_run_id, dependencies.clock, message_id)
+    view = _follow(watched, output, watched.until_it_ends(stops, timeout, poll_seconds))
+    if stops.is_set():
+        print_error(f"stopped watching {job_run_id}: it goes on without that")
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if view is None:
+        raise Unavailable(
+            f"no dispatcher has taken job run {job_run_id!r} within {timeout:g} s: is one running, with this --state?"
+        )
+    if is_open(view):
+        raise Unavailable(f"job run {job_run_id} is {view.status} still, after {timeout:g} s of watching")
+    if view.status != "succeeded":
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class JobRunWatch:
+    records: JobRunStore
+    job_run_id: str
+    clock: Clock
+    message_id: str | None = None
+
+    def until_it_ends(
+        self, stops: threading.Event, timeout: float | None, poll_seconds: float
+    ) -> Iterator[JobRunView | None]:
+        """The job run at each poll, the first one immediately; None while there is none."""
+        began_at_seconds = self.clock.monotonic_seconds()
+        while True:
+            view = find_job_run(self.records, self.job_run_id, self.clock, message_id=self.message_id)
+            yield view
+            left = None if timeout is None else timeout - (self.clock.monotonic_seconds() - began_at_seconds)
+            if (view is not None and not is_open(view)) or (left is not None and left <= 0):
+                return
+            if stops.wait(poll_seconds if left is None else min(poll_seconds, left)):
+                return
+
+    def waits(self) -> str:
+        return f"no dispatcher has taken {self.job_run_id} yet: waiting for it"
+
+
+def _follow(watched: JobRunWatch, output: Output, views: Iterator[JobRunView | None]) -> JobRunView | None:
+    """Shows all views in the form of `output`; returns the last one."""
+    if output is Output.TEXT:
+        return _on_terminal(watched, views) if sys.stdout.isatty() else _line_by_line(watched, views)
+    last: JobRunView | None = None
+    lines: tuple[str, ...] = ()
+    changes = Changes()
+    for view in views:
+        last = view
+        if view is not None and output is Output.JSONL and (lines := tuple(changes.of(view))):
+            answer(output, view.model_dump(mode="json"), lines)
+            flush()
+    if last is not None and output is not Output.JSONL:
+        answer(output, last.model_dump(mode="json"), ())
+    return last
+
+
+def _on_terminal(watched: JobRunWatch, views: Iterator[JobRunView | None]) -> JobRunView | None:
+    last: JobRunView | None = None
+    out = console()
+    with Live(console=out, refresh_per_second=4, transient=True) as live:
+        for view in views:
+            last = view
+            lines = [watched.waits()] if view is None else job_run_lines(view, out.width, only_running=True)
+            live.update(as_text(lines, out.width))
+    if last is not None:
+        write_lines(job_run_lines(last, page_width()))
+    return last
+
+
+def _line_by_line(watched: JobRunWatch, views: Iterator[JobRunView | None]) -> JobRunView | None:
+    last: JobRunView | None = None
+    changes = Changes()
+    has_reported_waiting = False
+    for view in views:
+        last = view
+        if view is not None:
+            write_lines(f"{time_text(watched.clock.now_ms())}  {sentence}" for sentence in changes.of(view))
+        elif not has_reported_waiting:
+            has_reported_waiting = True
+            write_lines([f"{time_text(watched.clock.now_ms())}  {watched.waits()}"])
+        flush()
+    if last is not None and not is_open(last):
+        write_lines(job_run_lines(last, page_width()))
+    return last

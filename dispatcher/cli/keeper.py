@@ -34,12 +34,10 @@ from dispatcher.cli.options import (
 from dispatcher.cli.output import answer, answer_records, print_error
 from dispatcher.cli.plan import PlannedCluster
 from dispatcher.clients import CommandDependencies, QueueAddress, dependencies_of, machine_share
-from dispatcher.keeper.budgets import over_budgets
-from dispatcher.keeper.decision_log import DECISION_LOG
-from dispatcher.keeper.decision_records import decision_records
+from dispatcher.keeper.decision_log import DECISION_LOG, decision_records
 from dispatcher.keeper.keeper import Keeper, KeeperLook
 from dispatcher.keeper.keys import DecisionLogFolder, lake_name
-from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings, TableOutlook
+from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings, TableOutlook, over_budgets
 from dispatcher.keeper.upkeep import LakeUpkeep, Upkeep
 from dispatcher.layout import PARTITION, Column, count_text, seconds_text, time_text, usd_text
 from dispatcher.operations.http_server import HttpAddress, Observed, http_server

@@ -38,7 +38,7 @@ from dispatcher.cli.options import (
 from dispatcher.cli.output import answer_records, page_width, write_lines
 from dispatcher.clients import CommandDependencies, dependencies_of, machine_share, sessions_bytes
 from dispatcher.intake.instruction import fields_given, job_run_spec
-from dispatcher.intake.lake_checks import check_against_lake
+from dispatcher.intake.pinning import check_against_lake
 from dispatcher.layout import (
     HEADING,
     PARTITION,

@@ -1,21 +1,34 @@
-"""The demo's environment: the stand-ins for AWS with queue, topic and bucket, the lake, and the dispatcher."""
+"""The demo's environment: stand-ins for AWS, the lake, the dispatcher, the page, and the one folder that it leaves.
+
+.lithify-demo/1/lake            or s3/, the data of the S3 server that holds lake and state
+               /state           job runs, read by `lithify status`
+               /tpch            the generator's output
+               /instructions    the documents that were sent
+               /spark           Spark's output (logs/) and scratch files
+               /dispatcher.log
+               /landing, /ingest.log    with --changes: the shop's feed, and what ingest says
+"""
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from compactor.events.relay import Event
 from compactor.lake import DeltaCatalog
+from compactor.model.clock import Clock
+from compactor.model.errors import Invalid
+from compactor.publishing.published_lake import PublishedLake, lake_names
 from compactor.storage.location import parse_location
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
 from dispatcher.assembly import DispatcherSettings, build_dispatcher
 from dispatcher.clients import CommandDependencies, QueueAddress
-from dispatcher.demo.folder import DemoFolder
-from dispatcher.demo.stand_ins import BUCKET, REGION, S3Server, queue_server, s3_server
+from dispatcher.demo.stand_ins import BUCKET, HOST, REGION, S3Server, queue_server, s3_server
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.intake import IntakeSettings
 from dispatcher.intake.queue import Queue
@@ -29,6 +42,72 @@ from launcher.poller import PollerSettings
 from launcher.retrying import RetryPolicy
 from launcher.session_launcher import SessionLauncherSettings
 from launcher.verdict import WatchTimers
+
+PARENT = Path(".lithify-demo")
+FOLDERS_MAX = 10_000
+
+
+@dataclass(frozen=True)
+class DemoFolder:
+    """`shown` is the path as a person would type it."""
+
+    path: Path
+    shown: Path
+
+    @property
+    def log(self) -> Path:
+        return self.path / "dispatcher.log"
+
+    @property
+    def ingest_log(self) -> Path:
+        return self.path / "ingest.log"
+
+    @property
+    def spark(self) -> Path:
+        return self.path / "spark"
+
+    @property
+    def s3(self) -> Path:
+        return self.path / "s3"
+
+    @property
+    def tpch(self) -> Path:
+        return self.path / "tpch"
+
+    @property
+    def instructions(self) -> Path:
+        return self.path / "instructions"
+
+    def shown_path(self, path: Path) -> str:
+        """A path in the folder, as a person would type it."""
+        return str(self.shown / path.relative_to(self.path))
+
+
+def make_folder(named: Path | None) -> DemoFolder:
+    """The named folder, which must be new or empty; without a name `.lithify-demo/<the next number>`."""
+    try:
+        if named is not None:
+            named.mkdir(parents=True, exist_ok=True)
+            if any(named.iterdir()):
+                raise Invalid(f"{named} is not empty: name a folder that the demo may fill, or remove it")
+            return DemoFolder(named.absolute(), named)
+        for number in range(1, FOLDERS_MAX):
+            folder = PARENT / str(number)
+            if _create(folder):
+                return DemoFolder(folder.absolute(), folder)
+    except OSError as error:
+        raise Invalid(f"{named or PARENT} cannot be used: {error.strerror}") from error
+    raise Invalid(f"{PARENT} is full: remove it")
+
+
+def _create(folder: Path) -> bool:
+    """False if it exists already."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    return True
+
 
 SESSIONS_MAX = 4
 """At a time, on as many cores. A small session mostly starts its Spark, which takes one core."""
@@ -127,3 +206,32 @@ def _open(folder: DemoFolder, s3: S3Server | None, name: str) -> ObjectStore:
     if s3 is None:
         return open_store(parse_location(str(folder.path / name)), secret_prefixes=SECRET_PREFIXES)
     return open_store(parse_location(f"s3://{BUCKET}/{name}", endpoint_url=s3.endpoint_url, region=REGION))
+
+
+@contextmanager
+def demo_page(environment: DemoEnvironment, clock: Clock) -> Iterator[str]:
+    """The URL of the page, which is up while the context is open. Raises `Invalid` if its extra is not installed."""
+    try:
+        import uvicorn
+
+        from dispatcher.web.app import Doors, create_app
+        from dispatcher.web.iceberg_rest import IcebergRestCatalog
+        from dispatcher.web.readings import Readings
+    except ImportError as error:
+        raise Invalid(f"the page needs {error.name}: pip install 'lithify[serve]'") from error
+    lake = environment.lake
+    root_uri = lake.location.root_uri
+    published = PublishedLake(lake.store, clock, lake_names([root_uri])[root_uri])
+    with socket.create_server((HOST, 0), backlog=128) as listener:
+        address = f"{HOST}:{listener.getsockname()[1]}"
+        readings = Readings(environment.state, lake, clock, environment.queue)
+        app = create_app(readings, IcebergRestCatalog([published]), Doors([address]))
+        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, args=([listener],), name="page", daemon=True)
+        thread.start()
+        try:
+            yield f"http://{address}/"
+        finally:
+            server.should_exit = True
+            thread.join()

@@ -17,8 +17,7 @@ from compactor.model.names import Operation
 from dispatcher.demo import paper_example as paper
 from dispatcher.demo import tpch
 from dispatcher.demo.environment import DemoEnvironment
-from dispatcher.demo.progress import DemoProgress
-from dispatcher.demo.screen import Screen
+from dispatcher.demo.screen import DemoProgress, Screen
 
 PAPER_JOB_RUN = "paper"
 ORDERS_JOB_RUN = "orders"

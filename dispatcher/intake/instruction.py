@@ -1,6 +1,6 @@
 """The instruction document: parses a message, or reports every violation at once.
 
-Only the text is checked here; `lake_checks.py` checks against the lake. The JSON
+Only the text is checked here; `pinning.py` checks against the lake. The JSON
 Schema that users read is generated from the same model that refuses their documents.
 """
 

@@ -39,6 +39,7 @@ whose parsing kills a dispatcher is moved to the dead letters by the queue itsel
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from logging import ERROR, INFO
@@ -47,6 +48,7 @@ from typing import assert_never
 from compactor.catalog.tables import DeltaCatalog
 from compactor.log.durable_log import LogState
 from compactor.log_context import ProcessLog, bound
+from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Invalid, LithifyError, Unavailable
 from compactor.planning.table_terms import complete_by_table
@@ -65,7 +67,6 @@ from dispatcher.intake.instruction import (
 )
 from dispatcher.intake.pinning import pin_sources
 from dispatcher.intake.queue import Queue, QueueMessage
-from dispatcher.intake.visibility import VisibilityKeeper
 from dispatcher.records.claims import JobRunLog
 from dispatcher.records.job_run_log import (
     JobRunAccepted,
@@ -78,6 +79,55 @@ from dispatcher.records.job_run_log import (
     Waiter,
 )
 from dispatcher.records.job_run_store import JobRunStore
+
+
+class VisibilityKeeper:
+    """Thread-safe. Release a message before finishing it, so that a longer timeout is not shortened."""
+
+    def __init__(self, queue: Queue, visibility_seconds: int, judging_seconds: float, clock: Clock) -> None:
+        """`judging_seconds`: the longest extension, so that a hanging thread does not block a message."""
+        self.visibility_seconds = visibility_seconds
+        self._queue = queue
+        self._judging_seconds = judging_seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._held: dict[str, tuple[QueueMessage, float]] = {}
+
+    def hold(self, messages: Sequence[QueueMessage]) -> None:
+        """Starts to extend the timeout of a message that was just received."""
+        now_seconds = self._clock.monotonic_seconds()
+        with self._lock:
+            self._held.update({message.receipt: (message, now_seconds) for message in messages})
+
+    def release(self, message: QueueMessage) -> None:
+        """After this returns, its timeout is not extended any more."""
+        with self._lock:
+            self._held.pop(message.receipt, None)
+
+    def put_off(self) -> None:
+        """Extends all held messages once."""
+        now_seconds = self._clock.monotonic_seconds()
+        with self._lock:
+            receipts = list(self._held)
+        for receipt in receipts:
+            with self._lock:
+                held = self._held.get(receipt)
+                if held is None:
+                    continue
+                message, since_seconds = held
+                if now_seconds - since_seconds > self._judging_seconds:
+                    _log.warning("message_judged_too_long", message_id=message.message_id)
+                    del self._held[receipt]
+                    continue
+                try:
+                    self._queue.set_visibility(message, self.visibility_seconds)
+                except LithifyError as error:
+                    _log.warning("visibility_not_extended", message_id=message.message_id, reason=str(error))
+
+    def running(self) -> BackgroundLoop:
+        """Extends held messages, three times per visibility timeout."""
+        return BackgroundLoop("visibility", self.put_off, max(self.visibility_seconds / 3, 0.1))
+
 
 _log = ProcessLog()
 

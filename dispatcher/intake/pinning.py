@@ -2,23 +2,94 @@
 
 A job run over many streams is accepted without a read of each: its first entry has a time instead of sessions, and the
 dispatcher that holds it finds them as it reaches them (`dispatcher/running/session_finding.py`).
+
+The check reads logs and one file's schema per partition stream. Defects that only reading every file shows are found by
+the session: a missing key column before it writes anything, a corrupt file in the round that reads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
+import pyarrow as pa
+
+from compactor.catalog.key_columns import check_key_columns
+from compactor.catalog.snapshot import SourceStream
+from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import DeltaCatalog, Table
 from compactor.model.clock import Clock
-from compactor.model.errors import Invalid
+from compactor.model.errors import Corrupt, Invalid
+from compactor.model.files import DataFile
+from compactor.model.names import Operation
 from compactor.planning.session_planner import PinnedSession, check_tables, in_order, pin_sessions, streams_to_compact
 from compactor.planning.spec import JobRunSpec
+from compactor.schemas.unify import unify_schemas
+from compactor.tabular import TabularFile, read_schema
 from dispatcher.intake.admission import Admission
-from dispatcher.intake.lake_checks import check_against_lake
 from dispatcher.records.sessions import SessionPin
+
+STREAMS_CHECKED_MAX = 32
+"""A table's partitions nearly always have the same columns; if one has others, its own session reports it."""
+
+ENTRIES_EXPECTED = 2
+"""Of a stream's log since the last instruction for it: the commit of that, and a delta."""
+
+
+def check_against_lake(
+    job_run: JobRunSpec,
+    table: Table,
+    may_read: Callable[[str], bool] | None = None,
+    listed: Sequence[dict[str, str]] | None = None,
+) -> tuple[str, ...]:
+    """Every reason why this job run can never work on the lake as it is; empty if there is none.
+
+    table     its source
+    may_read  whether a file with this absolute URI may be opened here, or is passed over; None: every file may
+    listed    the first of the partitions of a job run that names none, if they were just listed
+    """
+    reasons: list[str] = []
+    if job_run.partitions is not None:
+        streams, reasons = table.look_up(job_run.partitions)
+    else:
+        first = islice(streams_to_compact(job_run, table), STREAMS_CHECKED_MAX) if listed is None else listed
+        streams = [table.stream(partition) for partition in first]
+    return (*reasons, *_check_columns(job_run, _schemas(table, streams[:STREAMS_CHECKED_MAX], may_read)))
+
+
+def _check_columns(job_run: JobRunSpec, schemas: Iterator[tuple[str, pa.Schema]]) -> tuple[str, ...]:
+    try:
+        named = list(schemas)
+        schema = unify_schemas(named) if named else None
+    except (Invalid, Corrupt) as error:  # its session would fail with the same sentence
+        return error.reasons
+    return () if schema is None else check_key_columns(schema, job_run.primary_keys, job_run.custom_sort_keys)
+
+
+def _schemas(
+    table: Table, streams: list[PartitionStream], may_read: Callable[[str], bool] | None
+) -> Iterator[tuple[str, pa.Schema]]:
+    """The declared schema, and that of the newest upsert of each stream."""
+    if table.schema is not None:
+        yield f"the schema of {table.table_id}", table.schema
+    known: set[str | None] = set()
+    for stream in streams:
+        active = stream.load(ahead=ENTRIES_EXPECTED + 1).state.active
+        file = _newest_upserted_file(active) if active is not None else None
+        uri = stream.uri_of(file.path) if file is not None else ""
+        if file is not None and (may_read is None or may_read(uri)) and file.schema_fingerprint not in known:
+            known |= {file.schema_fingerprint} - {None}
+            yield uri, read_schema(stream.location, TabularFile.of(uri, file), table.schema)
+
+
+def _newest_upserted_file(active: SourceStream) -> DataFile | None:
+    for delta in reversed(active.deltas):
+        if delta.operation is Operation.UPSERT and delta.files:
+            return delta.files[-1]
+    return None
+
 
 STREAMS_PINNED_MAX = 64
 """Streams that are read before a job run is accepted: more than these take longer than a message should wait."""

@@ -16,7 +16,7 @@ after 5 finds the job run ended, and starts nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -31,8 +31,10 @@ from compactor.log.durable_log import DurableLog, LogState
 from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
-from compactor.planning.due import Expected
+from compactor.planning.due import Due, Expected, benefit_per_usd
+from compactor.planning.sizing import SessionSize, size_session
 from compactor.planning.stream_figures import StreamFigures
+from compactor.planning.where_to_run import in_one_process
 from compactor.storage.keys import encode_partition
 from dispatcher.intake.queue import Queue
 from dispatcher.keeper.deciding import Seen, StreamOutlook, decisions_on, outlooks
@@ -48,17 +50,49 @@ from dispatcher.keeper.decision_log import (
     UnsettledStream,
     decision_events,
 )
-from dispatcher.keeper.expected import expected_cost
 from dispatcher.keeper.keys import DecisionLogFolder, PublishedDecisions, lake_name
 from dispatcher.keeper.watching import TableWatch, WatchedStream
 from dispatcher.operations.table_lag import TableLag, lag_of, with_published
 from dispatcher.records.claims import JobRunLog
-from dispatcher.records.history import ended_job_run
+from dispatcher.records.history import day_of, ended_job_run
 from dispatcher.records.job_run_log import JobRunState, JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.pauses import Pause
+from dispatcher.scheduling.lease_log import Demand, LeaseState, QuotaExceeded, over_budget
+from dispatcher.scheduling.limits import DispatcherLimits, Limits
 from launcher.outcomes import Succeeded
 from launcher.plan import Room
+from launcher.sizing.cluster_choice import ClusterRoom, choose_cluster
+
+
+def expected_cost(figures: StreamFigures, room: Room, *, is_remote: bool) -> Expected:
+    """An upper estimate: every compacted row counts as touched, and the session as alone on its cluster.
+
+    A session that no cluster within the limits can run costs nothing here: its dispatcher refuses it, with the reason.
+    """
+    size = SessionSize(
+        index_rows=figures.rows + figures.dead_rows,
+        delta_rows=figures.pending_rows,
+        delta_bytes=figures.pending_bytes,
+        sort_values_bytes=0,
+        inherited_hash_bucket_count=None,
+        delta_files=figures.pending_deltas,
+        largest_delta_file_rows=-(-figures.pending_rows // max(figures.pending_deltas, 1)),
+        compacted_files=figures.files,
+        compacted_bytes=figures.file_bytes,
+        lake_is_remote=is_remote,
+    )
+    try:
+        if isinstance(room, ClusterRoom):
+            plan = choose_cluster(size, room, None).plan
+            return Expected(plan.expected_sla, plan.cost.total_usd)
+        alone = in_one_process(size, None, room.task_memory_bytes)
+        if not alone.reasons_for_spark:
+            return Expected(alone.seconds)
+        return Expected(size_session(size, room, None, None, 1.0).expected_sla)
+    except Invalid:
+        return Expected(0.0)
+
 
 _log = ProcessLog()
 
@@ -365,3 +399,39 @@ def _unsettled(
         before = state.unsettled.get(stream.key)
         failures = (before.failures if before is not None else 0) + 1 if has_failed else 0
         yield UnsettledStream(key=stream.key, entry_number=stream.entry_number, failures=failures, at_ms=now_ms)
+
+
+_NOBODY = ""
+"""Which dispatcher runs a session is not known before: the budget of one is left out."""
+
+
+def over_budgets(
+    found: Sequence[TableOutlook], limits: Limits, leases: LeaseState, now_ms: int
+) -> Mapping[tuple[str, str], QuotaExceeded]:
+    """By table and stream. What saves most for its money is paid for first, after what is spent or runs today.
+
+    Worked: of $10 a day, $9 are spent, and three sessions are expected to cost $0.60, $0.60 and $0.30: the first and
+    the third are paid for, the second waits.
+    """
+    due: list[tuple[str, StreamOutlook, float]] = [
+        (table.table_id, each, each.cost.usd)
+        for table in found
+        for each in table.streams
+        if isinstance(each.decision, Due) and each.cost is not None and each.cost.usd
+    ]
+    due.sort(key=_rank)
+    day, shared = day_of(now_ms), limits.model_copy(update={"dispatcher": DispatcherLimits()})
+    exceeded: dict[tuple[str, str], QuotaExceeded] = {}
+    for table_id, each, usd in due:
+        over = over_budget(leases, Demand(_NOBODY, table_id, usd=usd), shared, day)
+        if over is None:
+            leases = leases.with_spent(day, table_id, _NOBODY, usd)
+        else:
+            exceeded[table_id, each.stream.key] = over
+    return exceeded
+
+
+def _rank(due: tuple[str, StreamOutlook, float]) -> tuple[float, str, str]:
+    table_id, each, _ = due
+    benefit = 0.0 if each.cost is None else benefit_per_usd(each.stream.figures, each.cost)
+    return -benefit, table_id, each.stream.key

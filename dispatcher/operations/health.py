@@ -1,17 +1,22 @@
-"""The health of a running dispatcher, in a file in its work folder: the services that it reaches.
+"""The health of a dispatcher, in a file in its work folder: the services that it reaches, or waits for at its start.
 
 The file is rewritten every few seconds; an old one means that the dispatcher hangs or has ended.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import Field
 
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.document import Document
-from compactor.model.errors import Corrupt, Invalid, Unavailable, kind_of
+from compactor.model.errors import Corrupt, Denied, Invalid, Unavailable, kind_of
+from compactor.model.retries import Backoff
 
 HEALTH_FILE = "health.json"
 GONE_AFTER_SECONDS = 60.0
@@ -105,3 +110,52 @@ def read_health(path: Path) -> HealthReport:
         raise Unavailable(f"there is no {path}: does a dispatcher run with this work folder?") from error
     except (OSError, Corrupt) as error:
         raise Invalid(f"{path} cannot be read: {error}") from error
+
+
+_log = ProcessLog()
+
+BACKOFF = Backoff(first_seconds=1.0, longest_seconds=60.0)
+"""Pauses between two tries to reach a service."""
+
+ReachedT = TypeVar("ReachedT")
+
+
+class FirstContact:
+    """For the thread that starts the dispatcher."""
+
+    def __init__(self, health: HealthFile, health_seconds: float, stops: threading.Event, clock: Clock) -> None:
+        """`health_seconds`: between two reports, also during a pause: an old report means that the dispatcher hangs."""
+        self._health = health
+        self._health_seconds = health_seconds
+        self._stops = stops
+        self._clock = clock
+        self.troubles: dict[str, Exception] = {}
+        """Services that have not been reached yet, by name. Thread-safe."""
+
+    def wait_for(self, place: str, reach: Callable[[], ReachedT]) -> ReachedT | None:
+        """The result of `reach` once the service answers; None: stopped before. Raises everything but
+        `Unavailable` that `reach` raises: `Invalid` is a setting that cannot work."""
+        failures = 0
+        while not self._stops.is_set():
+            try:
+                reached = reach()
+                self.troubles = {}
+                return reached
+            except Unavailable as error:
+                self.troubles = {place: error}
+                emit = _log.error if isinstance(error, Denied) else _log.warning
+                kind = type(error).__name__
+                failures += 1
+                pause_seconds = BACKOFF.seconds(failures)
+                emit(f"{place}_not_reached", error_kind=kind, reason=str(error), again_in_seconds=pause_seconds)
+                self._pause(place, error, pause_seconds)
+        return None
+
+    def _pause(self, place: str, error: Unavailable, seconds: float) -> None:
+        until_seconds = self._clock.monotonic_seconds() + seconds
+        while (left := until_seconds - self._clock.monotonic_seconds()) > 0 and not self._stops.is_set():
+            try:
+                self._health.write_when_due({place: error}, job_runs_held=0)
+            except Unavailable as unwritten:
+                _log.warning("health_not_written", reason=str(unwritten))
+            self._stops.wait(min(left, self._health_seconds))

@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from compactor.log_context import ProcessLog
 from compactor.model.errors import Invalid, Unavailable, kind_of
-from dispatcher.operations.first_contact import FirstContact
+from dispatcher.operations.health import FirstContact
 from dispatcher.operations.metrics import prometheus_text
 from dispatcher.records.metrics_samples import Sample
 

@@ -11,7 +11,7 @@ from dispatcher.records.job_run_log import JobRunState
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.sessions import SessionState
 from dispatcher.records.work_id import WorkId
-from launcher.emr.tags import tag_value
+from launcher.emr.settings import tag_value
 from launcher.spark_job import job_name
 from launcher.sweep import Owners, Sweep
 

@@ -17,11 +17,18 @@ from compactor.planning.time_model import SLA_BUFFER, SLA_BUFFER_SECONDS_MIN
 from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import Heartbeat, SessionLogState
 from dispatcher.operations.waits import Waits, for_money
-from dispatcher.records.costs import expected_cost, expected_usd, session_cost, used_usd
 from dispatcher.records.history import EndedJobRun
 from dispatcher.records.job_run_log import JobRunAccepted, JobRunState, JobRunStatus, ShardsState
 from dispatcher.records.job_run_store import JobRunStore
-from dispatcher.records.outcome import expected_sla, paused_seconds, seconds_late
+from dispatcher.records.outcome import (
+    expected_cost,
+    expected_sla,
+    expected_usd,
+    paused_seconds,
+    seconds_late,
+    session_cost,
+    used_usd,
+)
 from dispatcher.records.sessions import SessionPlanned, SessionState
 from launcher.outcomes import Cancelled, Failed, NothingToDo, SessionEnd, Succeeded
 

@@ -35,8 +35,7 @@ from launcher.archive import ArchiveManifest
 from launcher.clusters import AwsCluster, Cluster
 from launcher.clusters.standalone import violations
 from launcher.clusters.workers import Workers
-from launcher.emr.archive import check_archive, room_on
-from launcher.emr.settings import EmrServerlessSettings, check_places, parse_settings
+from launcher.emr.settings import EmrServerlessSettings, check_archive, check_places, parse_settings, room_on
 from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
 from launcher.sizing.instance_types import BUILT_IN, PriceList, parse_price_list
 

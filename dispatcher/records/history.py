@@ -35,9 +35,9 @@ from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, LithifyError, Outdated
 from compactor.storage.object_store import ObjectStore
-from dispatcher.records.costs import expected_usd, used_usd
 from dispatcher.records.job_run_log import JobRunState, JobRunStatus
 from dispatcher.records.keys import CleanedDay, HistoryDayLog, HistoryFile
+from dispatcher.records.outcome import expected_usd, used_usd
 
 _log = ProcessLog()
 

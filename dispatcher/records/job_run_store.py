@@ -25,7 +25,6 @@ from compactor.sessions.session_log import SESSION_LOG, SessionLog
 from compactor.storage.object_store import ObjectStore
 from dispatcher.records.callbacks import CallbackStore
 from dispatcher.records.claims import JobRunLog
-from dispatcher.records.costs import shard_ended
 from dispatcher.records.history import History, ended_job_run
 from dispatcher.records.job_run_events import job_run_events, subject_of
 from dispatcher.records.job_run_log import (
@@ -48,6 +47,7 @@ from dispatcher.records.keys import (
     StartedDispatcher,
     UnpublishedJobRun,
 )
+from dispatcher.records.outcome import shard_ended
 from dispatcher.records.pauses import PauseStore
 from dispatcher.records.ranking import mark_of
 from dispatcher.records.work_id import WorkId

@@ -16,9 +16,8 @@ from dispatcher.records.outcome import conclude, expected_sla, outcome_of_sessio
 from dispatcher.records.ranking import mark_of, stream_digest
 from dispatcher.records.sessions import SessionEnded, SessionState
 from dispatcher.running.journal import ClaimJournal, Listeners
-from dispatcher.scheduling.budgets import LaunchGate
 from dispatcher.scheduling.lease_log import Lease
-from dispatcher.scheduling.leases import Leases
+from dispatcher.scheduling.leases import LaunchGate, Leases
 from dispatcher.scheduling.session_pool import WaitingSession
 from launcher.clusters.workers import gone_worker
 from launcher.launch import SessionCommand

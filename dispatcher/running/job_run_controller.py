@@ -42,8 +42,7 @@ from dispatcher.running.session_finding import SessionFinding
 from dispatcher.running.session_runs import SessionRuns
 from dispatcher.running.session_starts import SessionStarts
 from dispatcher.running.sharding import Sharding
-from dispatcher.scheduling.budgets import MONEY_SECONDS
-from dispatcher.scheduling.leases import Leases
+from dispatcher.scheduling.leases import MONEY_SECONDS, Leases
 from dispatcher.scheduling.limits import Limits
 from dispatcher.scheduling.session_pool import SessionPool, Slots, WaitingSession
 from launcher.launch import SessionCommand

@@ -18,9 +18,9 @@ from dispatcher.outbox.event_publisher import EventPublisher
 from dispatcher.outbox.table_publications import TablePublications
 from dispatcher.outbox.workflow_callbacks import WorkflowAnswers
 from dispatcher.records.claims import Claim
-from dispatcher.records.costs import with_cost
 from dispatcher.records.job_run_log import JobRunState
 from dispatcher.records.metrics_samples import Metrics
+from dispatcher.records.outcome import with_cost
 from dispatcher.records.sessions import (
     AboutSession,
     SessionEnded,
@@ -31,7 +31,7 @@ from dispatcher.records.sessions import (
     SessionStalled,
 )
 from dispatcher.records.work_id import WorkId
-from dispatcher.scheduling.budgets import LaunchGate
+from dispatcher.scheduling.leases import LaunchGate
 from launcher.launch_journal import Launch, Member, Retried
 from launcher.outcomes import Failed, SessionEnd, Succeeded, level_of
 from launcher.plan import plan_changes

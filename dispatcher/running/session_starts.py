@@ -20,9 +20,8 @@ from dispatcher.records.ranking import work_of
 from dispatcher.records.work_id import WorkId
 from dispatcher.running.claimed_job_run import ClaimedJobRun
 from dispatcher.running.open_runs import OpenJobRun
-from dispatcher.scheduling.budgets import seconds_of
 from dispatcher.scheduling.lease_log import Lease, QuotaExceeded
-from dispatcher.scheduling.leases import LeaseAnswer, LeaseRequest, Leases
+from dispatcher.scheduling.leases import LeaseAnswer, LeaseRequest, Leases, seconds_of
 from dispatcher.scheduling.limits import LimitScope
 from dispatcher.scheduling.session_pool import SchedulerSnapshot, SessionPool, Unit, WaitingSession
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from dispatcher.records.history import EndedJobRun, History, day_of
-from dispatcher.web.words import usd_words
+from dispatcher.web.charts import usd_words
 
 DAYS_SHOWN = 30
 TABLES_SHOWN = 5

@@ -11,8 +11,7 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, LithifyError
 from compactor.storage.object_store import ObjectStore
 from dispatcher.intake.queue import Queue
-from dispatcher.keeper.decision_log import DECISION_LOG, DecisionLog
-from dispatcher.keeper.decision_records import decision_records
+from dispatcher.keeper.decision_log import DECISION_LOG, DecisionLog, decision_records
 from dispatcher.keeper.keys import DecisionLogFolder, lake_name
 from dispatcher.layout import partition_text
 from dispatcher.operations.status import (
@@ -36,13 +35,11 @@ from dispatcher.records.pauses import Pause
 from dispatcher.records.result import ResultDocument, result_document
 from dispatcher.records.sessions import SessionPlanned
 from dispatcher.scheduling.limits import Limits
-from dispatcher.web.commands import Commands
 from dispatcher.web.feed import Changed
 from dispatcher.web.job_run_course import Attempt, Course, ToldEvent, attempts_of, events_of, rounds_of, shared_launches
-from dispatcher.web.lag_history import LagHistory
 from dispatcher.web.money import DayOfMoney, MoneyHistory
-from dispatcher.web.shared import Rank, Reading, SharedReadings, latest_entries
-from dispatcher.web.table_readings import LogPage, OneTable, Tables, read_log_page, read_table, read_tables
+from dispatcher.web.shared import Commands, Rank, Reading, SharedReadings, latest_entries
+from dispatcher.web.table_readings import LagHistory, LogPage, OneTable, Tables, read_log_page, read_table, read_tables
 
 STATE_REQUESTS_A_SECOND, LAKE_REQUESTS_A_SECOND = 1.4, 0.6
 """What the page costs at most, on average: two requests a second. Many tables do not make what runs now old."""

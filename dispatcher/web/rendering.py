@@ -18,16 +18,23 @@ from dispatcher.layout import age_text, count_text, partition_text, printable, t
 from dispatcher.operations.status import JobRunView
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.lag_samples import LagHour
+from dispatcher.web.charts import (
+    BUFFER_UNITS,
+    bytes_words,
+    dots_of,
+    gantt_of,
+    iso_text,
+    lag_plot,
+    misses_of,
+    seconds_words,
+    usd_words,
+)
 from dispatcher.web.feed import EventsFeed
-from dispatcher.web.gantt import gantt_of
-from dispatcher.web.lag_plot import lag_plot
 from dispatcher.web.money import money_chart
-from dispatcher.web.prediction import BUFFER_UNITS, dots_of, misses_of
 from dispatcher.web.readings import NOTHING_KNOWN, Readings
 from dispatcher.web.shared import Reading
 from dispatcher.web.table_readings import privacy_waits
 from dispatcher.web.troubles import troubles_of
-from dispatcher.web.words import bytes_words, iso_text, seconds_words, usd_words
 
 PAGES: Mapping[str, str] = {
     "/": "now",

@@ -1,21 +1,149 @@
 """One reading for all viewers, until it is too old; all readings of a store stay within one rate of requests.
 
-A store that does not answer leaves the last reading in place, with the time since when it is the last one.
+A store that does not answer leaves the last reading in place, with the time since when it is the last one. Requests are
+counted by a store of their own, which keeps what never changes, and refuses to write.
 """
 
 from __future__ import annotations
 
+import shlex
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Generic, TypeVar
 
 from compactor.log.durable_log import DurableLog, Entry
+from compactor.log.keys import EntryObject
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Unavailable
-from compactor.storage.object_store import ObjectStore
-from dispatcher.web.counted_store import CountedStore
+from compactor.storage.keys import parse_any
+from compactor.storage.location import StoreLocation
+from compactor.storage.object_store import ObjectEntry, ObjectStore, UnfinishedWrite
+from dispatcher.records.keys import HistoryFile
+from dispatcher.records.pauses import Pause
+
+
+@dataclass(frozen=True)
+class Commands:
+    """For one state and one lake, by their URIs. `queue_url` None: the reader fills it in."""
+
+    state_uri: str
+    lake_uri: str
+    queue_url: str | None = None
+
+    def dispatch(self) -> str:
+        return self._with_state("dispatch", *self._queue())
+
+    def keeper(self) -> str:
+        return self._with_state("keeper", "--lake", self.lake_uri, *self._queue())
+
+    def history(self) -> str:
+        return self._with_state("history")
+
+    def retry(self, job_run_id: str) -> str:
+        return self._with_state("retry", job_run_id)
+
+    def resume(self, pause: Pause) -> str:
+        if pause.table is not None:
+            return self._with_state("resume", "--table", pause.table)
+        return self._with_state("resume", pause.job_run_id if pause.job_run_id is not None else "--everything")
+
+    def redrive(self, first_message_id: str | None = None) -> str:
+        """Of one dead letter; None: shows all of them, and sends none."""
+        rest = ("--dry-run",) if first_message_id is None else ("--id", first_message_id)
+        return shlex.join(("lithify", "redrive", *self._queue(), *rest))
+
+    def table(self, verb: str, table_id: str, *rest: str) -> str:
+        """Of a table of the lake."""
+        return shlex.join(("lithify", *verb.split(), table_id, "--lake", self.lake_uri, *rest))
+
+    def _with_state(self, *words: str) -> str:
+        return shlex.join(("lithify", *words, "--state", self.state_uri))
+
+    def _queue(self) -> tuple[str, str]:
+        return "--queue-url", "QUEUE_URL" if self.queue_url is None else self.queue_url
+
+
+KEPT_BYTES_MAX = 8_000_000
+"""Of all objects that are kept; the one that nobody has read for longest goes."""
+
+KEPT_OBJECT_BYTES_MAX = 500_000
+
+_UNCHANGING = (EntryObject, HistoryFile)
+"""Each is created once, and neither changed nor deleted."""
+
+_READ_ONLY = "the page only reads"
+
+
+class CountedStore:
+    """`requests`: so far. Safe to share between threads."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._kept: dict[str, bytes] = {}
+        self._kept_bytes = 0
+        self.requests = 0
+
+    @property
+    def location(self) -> StoreLocation:
+        return self._store.location
+
+    def read(self, key: str) -> bytes | None:
+        with self._lock:
+            kept = self._kept.pop(key, None)
+            if kept is not None:
+                self._kept[key] = kept  # the latest
+                return kept
+        self._count()
+        body = self._store.read(key)
+        if body is not None and len(body) <= KEPT_OBJECT_BYTES_MAX and parse_any(key, _UNCHANGING) is not None:
+            self._keep(key, body)
+        return body
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        self._count()
+        return self._store.read_range(key, start, length)
+
+    def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectEntry]:
+        self._count()
+        return self._store.list(prefix, start_after)
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        self._count()
+        return self._store.list_folders(prefix)
+
+    def unfinished(self) -> Iterator[UnfinishedWrite]:
+        self._count()
+        return self._store.unfinished()
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        raise Denied(f"{_READ_ONLY}, and would write {key} of {len(body)} bytes")
+
+    def overwrite(self, key: str, body: bytes) -> None:
+        raise Denied(f"{_READ_ONLY}, and would write {key} of {len(body)} bytes")
+
+    def delete(self, key: str) -> None:
+        raise Denied(f"{_READ_ONLY}, and would delete {key}")
+
+    def delete_many(self, keys: Sequence[str]) -> dict[str, str]:
+        raise Denied(f"{_READ_ONLY}, and would delete {len(keys)} objects")
+
+    def give_up(self, write: UnfinishedWrite) -> None:
+        raise Denied(f"{_READ_ONLY}, and would give up {write.name}")
+
+    def _keep(self, key: str, body: bytes) -> None:
+        with self._lock:
+            self._kept_bytes += len(body) - len(self._kept.pop(key, b""))
+            self._kept[key] = body
+            while self._kept_bytes > KEPT_BYTES_MAX:
+                self._kept_bytes -= len(self._kept.pop(next(iter(self._kept))))
+
+    def _count(self) -> None:
+        with self._lock:
+            self.requests += 1
+
 
 SECONDS_MIN = 2.0
 """A reading is as new as this, if it takes few requests."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache, partial
 
 from pydantic import JsonValue
 from pydantic_core import to_json
@@ -17,10 +19,42 @@ from compactor.model.errors import Denied, Invalid, LithifyError, Outdated, Unav
 from compactor.model.names import counted
 from compactor.planning.stream_figures import StreamFigures
 from compactor.planning.table_figures import read_figures
+from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import decode_partition, encode_partition
 from compactor.storage.object_store import ObjectStore
 from dispatcher.operations.table_lag import TableLag, lag_of, most_behind_first, with_published
-from dispatcher.web.commands import Commands
+from dispatcher.records.history import day_of
+from dispatcher.records.lag_samples import LagHour, days_of_lag, lag_of_day, lag_of_open_day
+from dispatcher.web.shared import Commands
+
+DAYS_SHOWN = 30
+DAYS_KEPT = 64 * DAYS_SHOWN
+"""Days of tables that are kept: 24 hours each."""
+
+
+class LagHistory:
+    """Safe to share between threads."""
+
+    def __init__(self, store: ObjectStore, lake_uri: str) -> None:
+        """`store`: of the state. `lake_uri`: as its keeper has it."""
+        self._store = store
+        self._lake_uri = lake_uri
+        self._closed_day = lru_cache(DAYS_KEPT)(partial(lag_of_day, store, lake_uri))
+
+    def of(self, table_id: str, now_ms: int) -> tuple[LagHour, ...]:
+        """The last 30 days. A day whose samples are not in one file yet has one sample an hour."""
+        today = datetime.fromtimestamp(now_ms / 1000, UTC).date()
+        first = (today - timedelta(days=DAYS_SHOWN - 1)).isoformat()
+        closed, of_minutes = days_of_lag(self._store)
+        wanted = sorted(day for day in closed | of_minutes if first <= day <= day_of(now_ms))
+        read = partial(self._day, table_id, closed)
+        return tuple(hour for hours in run_concurrently(self._store.location, read, wanted) for hour in hours)
+
+    def _day(self, table_id: str, closed: frozenset[str], day: str) -> tuple[LagHour, ...]:
+        if day not in closed:
+            return lag_of_open_day(self._store, self._lake_uri, table_id, day)
+        return self._closed_day(table_id, day)
+
 
 STREAMS_SHOWN = 200
 ENTRIES_ON_A_PAGE = 20

@@ -11,8 +11,8 @@ from dispatcher.layout import age_text
 from dispatcher.operations.status import UNREADABLE, JobRunView
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.pauses import Pause
-from dispatcher.web.commands import Commands
 from dispatcher.web.readings import Now
+from dispatcher.web.shared import Commands
 
 KEEPER_SILENT_SECONDS = 600
 """A keeper looks once a minute."""

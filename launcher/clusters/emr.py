@@ -16,8 +16,7 @@ from launcher.clusters import LaunchedJob
 from launcher.emr.reasons import of_cluster, of_program
 from launcher.emr.request import ClusterLaunch, run_job_flow_request
 from launcher.emr.service import ENDED_STATES, LIVE_STATES, PAID_STATES, ClusterSeen, EmrService, InstanceSeen
-from launcher.emr.settings import EmrSettings
-from launcher.emr.tags import STATE_TAG, tags_of
+from launcher.emr.settings import STATE_TAG, EmrSettings, tags_of
 from launcher.sizing.cluster_choice import ClusterRoom
 from launcher.sizing.money import SECONDS_MIN
 from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobVanished, SparkJob

@@ -20,8 +20,7 @@ from launcher.emr.service import (
     SERVERLESS_PAID_STATES,
     EmrServerlessService,
 )
-from launcher.emr.settings import EmrServerlessSettings
-from launcher.emr.tags import STATE_TAG, tags_of
+from launcher.emr.settings import STATE_TAG, EmrServerlessSettings, tags_of
 from launcher.sizing.cluster_choice import ClusterRoom
 from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobSucceeded, JobVanished, SparkJob
 

@@ -8,17 +8,75 @@ with a correction; none costs a request.
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from importlib import metadata
+from io import BytesIO
 from typing import Literal
 
 from pydantic import BaseModel, ValidationError
 
 from compactor.model.document import Document
-from compactor.model.errors import Invalid
+from compactor.model.errors import Corrupt, Invalid
 from compactor.model.wrong_input import sentences
+from compactor.sessions.keys import BundleObject, SessionObject
+from compactor.storage.keys import parse_any
 from compactor.storage.location import StoreLocation, checked_endpoint
-from launcher.emr.tags import OUR_TAGS, OUR_TAGS_OF_A_JOB, VALUE_CHARACTERS_MAX
+from compactor.storage.object_store import ObjectStore
+from launcher.archive import PROJECT, ArchiveManifest, manifest_in
+from launcher.sizing.cluster_choice import ClusterRoom
+from launcher.sizing.instance_types import PriceList
+from launcher.spark_job import SparkJob
+
+DIGEST_CHARACTERS = 32
+VALUE_CHARACTERS_MAX = 256
+STATE_TAG, JOB_RUN_TAG = "lithify-state", "lithify-job-run"
+SESSION_TAG, BUNDLE_TAG = "lithify-session", "lithify-bundle"
+"""A job has one of the two: it runs one session, or a bundle of them."""
+
+ATTEMPT_TAG, OWNER_TAG = "lithify-attempt", "lithify-owner"
+OUR_TAGS = (STATE_TAG, JOB_RUN_TAG, SESSION_TAG, BUNDLE_TAG, ATTEMPT_TAG, OWNER_TAG)
+OUR_TAGS_OF_A_JOB = len(OUR_TAGS) - 1
+
+_NOT_TAKEN = re.compile(r"[^A-Za-z0-9_.:/=+@ -]+")
+
+
+def state_digest(state: StoreLocation) -> str:
+    """Distinguishes the clusters of state stores; a digest, because a URI may be longer than a tag."""
+    exact = f"{state.root_uri}\0{state.endpoint_url or ''}".encode()
+    return hashlib.sha256(exact).hexdigest()[:DIGEST_CHARACTERS]
+
+
+def tags_of(job: SparkJob, owner: str, own: Mapping[str, str]) -> dict[str, str]:
+    """The tags of an attempt: the user's `own`, and ours, which win.
+
+    owner  the dispatcher that launched it
+    """
+    ours = {
+        STATE_TAG: state_digest(job.state),
+        **_plan_tags(job.plan_key),
+        ATTEMPT_TAG: str(job.attempt),
+        OWNER_TAG: owner,
+    }
+    return {**own, **{key: tag_value(value) for key, value in ours.items()}}
+
+
+def tag_value(text: str) -> str:
+    """Characters that tags do not allow become `-`; long values are truncated."""
+    return _NOT_TAKEN.sub("-", text)[:VALUE_CHARACTERS_MAX]
+
+
+def _plan_tags(plan_key: str) -> dict[str, str]:
+    match parse_any(plan_key, (SessionObject, BundleObject)):
+        case SessionObject(session=session):
+            return {JOB_RUN_TAG: session.job_run_id, SESSION_TAG: session.session_id}
+        case BundleObject(bundle=bundle):
+            return {JOB_RUN_TAG: bundle.job_run_id, BUNDLE_TAG: bundle.bundle_id}
+        case _:
+            raise Corrupt(f"{plan_key} is no plan of a session, nor of a bundle")
+
 
 IDLE_SECONDS_MIN, IDLE_SECONDS_MAX = 60, 604_800
 """The idle timeouts that EMR accepts."""
@@ -225,3 +283,58 @@ def _wrong_tags(tags: Mapping[str, str]) -> Iterator[str]:
             yield f"tags: {key!r} is too long: {TAG_KEY_CHARACTERS_MAX} and {VALUE_CHARACTERS_MAX} characters at most"
         elif not _TAG_TEXT.fullmatch(key) or not _TAG_TEXT.fullmatch(value):
             yield f"tags: {key!r}: only letters, digits, spaces and _ . : / = + @ - are taken"
+
+
+READ_BYTES = 1024 * 1024
+PACK_AGAIN = "make one with `lithify archive lithify.tar.gz`, and upload it"
+PYTHONS = ("3.11", "3.12", "3.13")
+"""Of nodes of EMR: 3.11 from emr-7.0.0 on, all of them from emr-spark-8.0.0 on."""
+
+_ARM = ("aarch64", "arm64")
+_GRAVITON = re.compile(r"[a-z]+[0-9]+[a-z]*g[a-z]*\.")
+"""Of families with ARM processors, the letters behind the generation have a g: r6g, r7gd, x2gd."""
+
+
+def check_archive(uri: str, open_folder: Callable[[str], ObjectStore]) -> ArchiveManifest:
+    """The manifest of the archive. Raises `Invalid` if it does not exist, is not an archive of Lithify, or is of
+    another release or Python, and the errors of `open_folder` if its service does not answer."""
+    found = _read_manifest(uri, open_folder)
+    release = metadata.version(PROJECT)
+    if found.lithify != release:
+        raise Invalid(f"archive_uri is {uri}: it holds Lithify {found.lithify}, and this is {release}: {PACK_AGAIN}")
+    if found.python not in PYTHONS:
+        raise Invalid(
+            f"archive_uri is {uri}: it is for Python {found.python}, and nodes of EMR have {', '.join(PYTHONS)}: "
+            f"{PACK_AGAIN}"
+        )
+    return found
+
+
+def room_on(manifest: ArchiveManifest, room: ClusterRoom) -> ClusterRoom:
+    """The instance types whose processors can run the archive. Raises `Invalid` if no session can run on those."""
+    is_arm = manifest.platform.endswith(_ARM)
+    fitting = tuple(each for each in room.prices.instance_types if is_of_arm(each.name) == is_arm)
+    if not fitting:
+        names = ", ".join(each.name for each in room.prices.instance_types)
+        raise Invalid(
+            f"the archive is for {manifest.platform}, and no instance type that is allowed has such a processor "
+            f"({names}): make it on such a machine, or allow others"
+        )
+    prices: PriceList = room.prices.model_copy(update={"instance_types": fitting})
+    fitting_room = replace(room, prices=prices)
+    fitting_room.check()
+    return fitting_room
+
+
+def is_of_arm(instance_type: str) -> bool:
+    return _GRAVITON.match(instance_type) is not None
+
+
+def _read_manifest(uri: str, open_folder: Callable[[str], ObjectStore]) -> ArchiveManifest:
+    folder, _, key = uri.rpartition("/")
+    store = open_folder(folder)
+    entry = next((each for each in store.list(key) if each.key == key), None)
+    if entry is None:
+        raise Invalid(f"archive_uri is {uri}: there is no such object: {PACK_AGAIN}")
+    beginning = store.read_range(key, 0, min(READ_BYTES, entry.size_bytes)) if entry.size_bytes else b""
+    return manifest_in(BytesIO(beginning), f"archive_uri is {uri}: it", PACK_AGAIN)

@@ -11,8 +11,7 @@ from pathlib import Path
 from compactor.engine.java_home import find_java_home
 from compactor.model.clock import SystemClock
 from dispatcher.records.keys import OPEN_JOB_RUNS
-from launcher.clusters.drivers import find_spark_home
-from launcher.scratch import sweep
+from launcher.clusters.drivers import find_spark_home, sweep
 from tests.chaos import checks, proof, schedule
 from tests.chaos.checks import Sent
 from tests.chaos.fleet import Fleet, dispatch_command, environment

@@ -39,12 +39,11 @@ from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.planning.stream_figures import StreamFigures
 from compactor.planning.table_figures import read_figures
 from compactor.storage.object_store import ObjectEntry, ObjectStore, UnfinishedWrite
-from dispatcher.intake import lake_checks
+from dispatcher.intake import pinning
 from dispatcher.keeper import table_keeper
 from dispatcher.keeper.decision_log import DecisionEnded, DecisionMade, DecisionState
-from dispatcher.keeper.expected import expected_cost
 from dispatcher.keeper.keeper import Keeper
-from dispatcher.keeper.table_keeper import KeeperSettings
+from dispatcher.keeper.table_keeper import KeeperSettings, expected_cost
 from dispatcher.keeper.upkeep import LakeUpkeep, Upkeep
 from dispatcher.operations import lag_board
 from dispatcher.records import lag_samples
@@ -595,7 +594,7 @@ def without_rows() -> None:
 
     Samples of the history have no rows either; what a checkpoint's piece holds, and a session's cost, is found once.
     """
-    vars(lake_checks)["read_schema"] = lambda *_: pa.schema([("id", pa.int64())])
+    vars(pinning)["read_schema"] = lambda *_: pa.schema([("id", pa.int64())])
     vars(lag_board)["write_sample"] = _write_empty_sample
     vars(lag_samples)["_read"] = lambda store, key: _NO_SAMPLES if store.read(key) is not None else None
     vars(checkpoints)["parse_rows"] = lru_cache(KEPT_RESULTS)(checkpoints.parse_rows)

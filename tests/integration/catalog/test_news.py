@@ -14,7 +14,7 @@ from compactor.lake import Table
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
 from compactor.model.names import LifecycleState
 from compactor.planning.session_planner import pin_sessions
-from dispatcher.intake.lake_checks import check_against_lake
+from dispatcher.intake.pinning import check_against_lake
 from tests.builders import run_of
 from tests.fakes.doomed_store import Doom, DoomedStore
 from tests.fakes.faulty_store import FaultyStore, Stopped

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.archive import ENVIRONMENT, MANIFEST, PYTHON, ArchiveManifest, pack_archive, read_manifest
-from launcher.archived_python import HOME
+from launcher.archive import ENVIRONMENT, HOME, MANIFEST, PYTHON, ArchiveManifest, pack_archive, read_manifest
 from tests.standalone_spark import FAMILY
 
 pytestmark = pytest.mark.long

@@ -20,10 +20,9 @@ from compactor.model.errors import Invalid
 from compactor.model.machine import usable_cores
 from compactor.planning.sizing import Resources
 from compactor.storage.location import StoreLocation
-from launcher.clusters.drivers import Driver, read_record
+from launcher.clusters.drivers import Driver, read_record, sweep
 from launcher.clusters.local import LocalCluster, LocalClusterSettings
 from launcher.clusters.supervisor import process_started
-from launcher.scratch import sweep
 from launcher.spark_job import ClusterReference, JobFailed, JobRunning, JobStatus, JobSucceeded, JobVanished, SparkJob
 from tests.waiting import wait_until
 

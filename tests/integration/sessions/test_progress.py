@@ -21,7 +21,7 @@ from compactor.planning.time_model import SLA_BUFFER
 from compactor.sessions.attempt import run_attempt
 from compactor.sessions.keys import JobRunFolder
 from compactor.sessions.session_log import SESSION_LOG, ExpectedSlaChanged, Heartbeat, SessionProgress, SessionStarted
-from dispatcher.cli.progress import ProgressScreen
+from dispatcher.cli.compact import ProgressScreen
 from tests.builders import pinned_session
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.unruly_engine import UnrulyEngine

@@ -17,10 +17,10 @@ from compactor.storage.create_once import ATTEMPTS_MAX
 from compactor.storage.local import LocalStore
 from compactor.storage.location import parse_location
 from compactor.storage.object_store import ObjectStore
-from dispatcher.records.costs import used_usd
 from dispatcher.records.job_run_events import SessionPlannedEvent
 from dispatcher.records.job_run_log import CancelRequested, JobRunClaimed, JobRunState, JobRunStatus
 from dispatcher.records.metrics_samples import COST, EXPECTED_COST, SESSIONS_RUNNING
+from dispatcher.records.outcome import used_usd
 from dispatcher.records.sessions import SessionEnded
 from dispatcher.scheduling.lease_log import lease_log
 from launcher.outcomes import Cancelled

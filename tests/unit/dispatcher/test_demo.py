@@ -16,10 +16,9 @@ from compactor.log.durable_log import Entry
 from compactor.model.errors import Invalid
 from compactor.model.names import Operation
 from dispatcher.demo import tpch
-from dispatcher.demo.changes_scenario import Compared, PlayedFeed
-from dispatcher.demo.folder import PARENT, make_folder
-from dispatcher.demo.progress import DemoProgress
-from dispatcher.demo.shop import TABLES, Shop
+from dispatcher.demo.changes_scenario import TABLES, Compared, PlayedFeed, Shop
+from dispatcher.demo.environment import PARENT, make_folder
+from dispatcher.demo.screen import DemoProgress
 from dispatcher.operations.event_text import event_text
 from dispatcher.records.job_run_events import (
     JobRunAcceptedEvent,

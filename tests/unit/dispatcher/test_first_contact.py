@@ -10,8 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
-from dispatcher.operations.first_contact import BACKOFF, FirstContact
-from dispatcher.operations.health import HEALTH_FILE, HealthFile, read_health
+from dispatcher.operations.health import BACKOFF, HEALTH_FILE, FirstContact, HealthFile, read_health
 from tests.fakes.manual_clock import ManualClock
 
 HEALTH_SECONDS = 5.0

@@ -20,8 +20,8 @@ from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.keys import TurnsLog
 from dispatcher.records.ranking import STEP_SECONDS, slot_rank, stream_rank
 from dispatcher.records.work_id import WorkId
-from dispatcher.scheduling.budgets import ROOM_SECONDS
 from dispatcher.scheduling.lease_log import Lease
+from dispatcher.scheduling.leases import ROOM_SECONDS
 from dispatcher.scheduling.limits import DispatcherLimits, JobRunLimits, Limits, SharedLimits
 from dispatcher.scheduling.session_pool import SchedulerSnapshot, Slots, WaitingSession, choose
 from launcher.outcomes import NothingToDo

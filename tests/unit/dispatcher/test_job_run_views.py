@@ -18,9 +18,8 @@ from compactor.planning.store_use import StoreUse
 from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import SESSION_LOG, Heartbeat, RoundDone, SessionStarted
 from dispatcher.cli.job_run_lines import Changes, job_run_lines
-from dispatcher.cli.watch import JobRunWatch
+from dispatcher.cli.job_runs import JobRunWatch
 from dispatcher.operations.status import JobRunView, SessionView, view_job_run
-from dispatcher.records.costs import with_cost
 from dispatcher.records.job_run_log import (
     JobRunAccepted,
     JobRunAction,
@@ -30,7 +29,7 @@ from dispatcher.records.job_run_log import (
     JobRunState,
 )
 from dispatcher.records.job_run_store import JobRunStore
-from dispatcher.records.outcome import expected_sla
+from dispatcher.records.outcome import expected_sla, with_cost
 from dispatcher.records.sessions import (
     SessionEnded,
     SessionLaunching,

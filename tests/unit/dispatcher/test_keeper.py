@@ -11,11 +11,10 @@ from compactor.catalog.compact_when import CompactWhen, Preset
 from compactor.model.errors import Denied, Unavailable
 from compactor.planning.due import Due, NotDue, Postponed
 from compactor.storage.location import StoreLocation
-from dispatcher.keeper.budgets import over_budgets
 from dispatcher.keeper.deciding import PARTITIONS_PER_INSTRUCTION
 from dispatcher.keeper.decision_log import DecisionAction, DecisionEnded, DecisionMade
 from dispatcher.keeper.keys import lake_name
-from dispatcher.keeper.table_keeper import KeeperSettings
+from dispatcher.keeper.table_keeper import KeeperSettings, over_budgets
 from dispatcher.operations.lag_board import KEEPER_TROUBLES
 from dispatcher.records.history import day_of
 from dispatcher.records.keys import PausedObject

@@ -15,7 +15,7 @@ from compactor.storage.location import parse_location
 from dispatcher.operations.ownerless import owners_in, sweep_once
 from dispatcher.records.keys import JobRunLogFolder
 from dispatcher.records.work_id import WorkId
-from launcher.emr.tags import tag_value
+from launcher.emr.settings import tag_value
 from launcher.spark_job import job_name
 from launcher.sweep import Owners, Sweep
 from tests.fakes.dispatch_desk import Desk

@@ -11,9 +11,8 @@ import pytest
 from compactor.lake import DeltaCatalog
 from compactor.model.errors import Unavailable
 from compactor.storage.location import StoreLocation
-from dispatcher.intake.intake import PutBack
+from dispatcher.intake.intake import PutBack, VisibilityKeeper
 from dispatcher.intake.receiver import Receiver, ReceiverSettings
-from dispatcher.intake.visibility import VisibilityKeeper
 from tests.fakes.dispatch_desk import Desk, instruction
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_queue import MemoryQueue

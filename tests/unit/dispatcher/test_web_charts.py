@@ -11,8 +11,8 @@ import pytest
 from dispatcher.operations.status import view_ended
 from dispatcher.records.history import EndedJobRun, day_of
 from dispatcher.scheduling.limits import Limits, SharedLimits
+from dispatcher.web.charts import dots_of, misses_of, on_axis
 from dispatcher.web.money import OTHERS, TABLES_SHOWN, day_of_money, money_chart
-from dispatcher.web.prediction import dots_of, misses_of, on_axis
 from dispatcher.web.readings import Readings
 from tests.fakes.served_page import Served
 

@@ -12,11 +12,10 @@ from fastapi.testclient import TestClient
 from compactor.model.errors import Invalid
 from dispatcher.intake.queue import QueueMessage
 from dispatcher.web.app import Doors, create_app
-from dispatcher.web.counted_store import KEPT_OBJECT_BYTES_MAX, CountedStore
 from dispatcher.web.feed import Changed, EventsFeed, changed_by
 from dispatcher.web.iceberg_rest import IcebergRestCatalog
 from dispatcher.web.rendering import Renderer
-from dispatcher.web.shared import RATE_SHARES, Rank, SharedReadings
+from dispatcher.web.shared import KEPT_OBJECT_BYTES_MAX, RATE_SHARES, CountedStore, Rank, SharedReadings
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_queue import MemoryQueue
 from tests.fakes.memory_store import MemoryStore

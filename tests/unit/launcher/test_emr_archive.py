@@ -12,7 +12,7 @@ import pytest
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid
 from launcher.archive import MANIFEST, PROJECT, ArchiveManifest
-from launcher.emr.archive import READ_BYTES, check_archive, is_of_arm, room_on
+from launcher.emr.settings import READ_BYTES, check_archive, is_of_arm, room_on
 from launcher.sizing.cluster_choice import ClusterRoom
 from launcher.sizing.instance_types import BUILT_IN
 from tests.fakes.memory_store import MemoryStore

@@ -21,8 +21,7 @@ from compactor.sessions.keys import BundleFolder, SessionFolder
 from compactor.storage.location import StoreLocation
 from launcher.emr.request import ClusterLaunch, JsonObject, run_job_flow_request
 from launcher.emr.serverless_request import start_job_run_request
-from launcher.emr.settings import EmrServerlessSettings, EmrSettings, SecurityGroups
-from launcher.emr.tags import state_digest, tags_of
+from launcher.emr.settings import EmrServerlessSettings, EmrSettings, SecurityGroups, state_digest, tags_of
 from launcher.spark_job import SparkJob
 from tests.fakes.emr_account import check_job_flow
 from tests.fakes.emr_server import EMR, SERVERLESS
