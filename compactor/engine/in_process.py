@@ -17,17 +17,12 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TypeVar, cast
 
-from compactor.engine.protocol import Addressed, Kept, Records
+from compactor.engine.protocol import Addressed, Kept, KeptT, NoteT, Records, RecordT, ResultT, TaskT
 from compactor.kernels.compilation import on_compilation
 from compactor.model.machine import usable_cores, usable_memory_bytes
 from compactor.planning.machine_share import guest_share
 from compactor.planning.sizing import Resources
 
-KeptT = TypeVar("KeptT")
-NoteT = TypeVar("NoteT")
-RecordT = TypeVar("RecordT")
-ResultT = TypeVar("ResultT")
-TaskT = TypeVar("TaskT")
 ValueT = TypeVar("ValueT")
 
 

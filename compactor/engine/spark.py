@@ -12,22 +12,16 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from threading import Thread
-from typing import Generic, TypeVar
+from typing import Generic
 
 from pyspark import RDD, Accumulator, AccumulatorParam, Broadcast, SparkContext
 
 from compactor.engine.errors import spark_job
 from compactor.engine.local import local_resources, runs_here
-from compactor.engine.protocol import Addressed, Kept, Records
+from compactor.engine.protocol import Addressed, Kept, KeptT, NoteT, Records, RecordT, ResultT, TaskT
 from compactor.engine.records import RecordSerializer, on_one_machine, record_serializer, shuffle, unbatched
 from compactor.engine.storage_level import release_scratch, storage_level
 from compactor.planning.sizing import Resources
-
-KeptT = TypeVar("KeptT")
-NoteT = TypeVar("NoteT")
-RecordT = TypeVar("RecordT")
-ResultT = TypeVar("ResultT")
-TaskT = TypeVar("TaskT")
 
 _LOOPBACK = "127.0.0.1"
 
@@ -167,8 +161,7 @@ class SparkRecords(Records[RecordT]):
 
 class _ByPartition(AccumulatorParam[dict[int, NoteT]]):
     """Notes are sent separately from the records, so that the records need not be read for them. Spark may add a task's
-    note twice: it is the same
-    note."""
+    note twice: it is the same note."""
 
     def zero(self, value: dict[int, NoteT]) -> dict[int, NoteT]:
         return {}

@@ -10,6 +10,7 @@ delete what an attempt left that failed, while the next one writes the same vect
 from __future__ import annotations
 
 import struct
+from base64 import b85decode, b85encode
 from uuid import UUID, uuid5
 from zlib import crc32
 
@@ -28,7 +29,11 @@ _ID_CHARACTERS = 20
 _FILE_VERSION = b"\x01"
 _MAGIC = 1_681_511_377
 _NAMESPACE = UUID("6f2c1d0e-9b57-5a83-8a0e-3d1b6c2f7e44")
-_BASE_85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_ZEROMQ_DIGITS = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_PYTHON_DIGITS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+_TO_ZEROMQ = bytes.maketrans(_PYTHON_DIGITS, _ZEROMQ_DIGITS)
+_TO_PYTHON = bytes.maketrans(_ZEROMQ_DIGITS, _PYTHON_DIGITS)
+"""Delta names files in ZeroMQ's base 85, which has other digits than that of `base64`."""
 
 
 def vector_id(path: str) -> UUID:
@@ -48,7 +53,7 @@ def reference(path: str, commit_id: str, file: bytes, cardinality: int) -> Vecto
     """How an action names the vector that Lithify has at `path`, written as `file` by an attempt to commit."""
     return VectorReference(
         storage_type="u",
-        path_or_inline_dv=f"{FOLDER}/{commit_id}" + _in_base_85(vector_id(path).bytes),
+        path_or_inline_dv=f"{FOLDER}/{commit_id}" + b85encode(vector_id(path).bytes).translate(_TO_ZEROMQ).decode(),
         offset=len(_FILE_VERSION),
         size_in_bytes=len(file) - 9,
         cardinality=cardinality,
@@ -57,31 +62,10 @@ def reference(path: str, commit_id: str, file: bytes, cardinality: int) -> Vecto
 
 def referred_id(vector: VectorReference) -> UUID:
     """The inverse of `reference`: the UUID in the file's name."""
-    return UUID(bytes=_from_base_85(vector.path_or_inline_dv[-_ID_CHARACTERS:]))
+    digits = vector.path_or_inline_dv[-_ID_CHARACTERS:].encode()
+    return UUID(bytes=b85decode(digits.translate(_TO_PYTHON)))
 
 
 def referred_commit(vector: VectorReference) -> str:
     """The inverse of `reference`: the attempt in whose folder the file is."""
     return vector.path_or_inline_dv[:-_ID_CHARACTERS].removeprefix(f"{FOLDER}/")
-
-
-def _in_base_85(data: bytes) -> str:
-    """ZeroMQ's base 85: five characters for four bytes."""
-    text: list[str] = []
-    for (word,) in struct.iter_unpack(">I", data):
-        digits = []
-        for _ in range(5):
-            word, digit = divmod(word, 85)
-            digits.append(_BASE_85[digit])
-        text += reversed(digits)
-    return "".join(text)
-
-
-def _from_base_85(text: str) -> bytes:
-    words = []
-    for start in range(0, len(text), 5):
-        word = 0
-        for character in text[start : start + 5]:
-            word = word * 85 + _BASE_85.index(character)
-        words.append(struct.pack(">I", word))
-    return b"".join(words)

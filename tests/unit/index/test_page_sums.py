@@ -12,7 +12,6 @@ import pytest
 
 from compactor.catalog.keys import StreamFolder
 from compactor.index import files as index_files
-from compactor.index.checked_reads import CheckedReads
 from compactor.index.files import IndexTarget, Prefetch, open_bucket, write_bucket, write_pointers
 from compactor.index.layout import IndexRows
 from compactor.index.page_sums import PageSums
@@ -21,6 +20,7 @@ from compactor.index.range_lookup import RowPointer, expected_ranges, find_point
 from compactor.index.shared_pages import PAGE_BYTES, SharedPages
 from compactor.model.errors import Corrupt
 from compactor.model.files import IndexFile
+from compactor.reading.lookup import CheckedReads
 from compactor.storage.location import StoreLocation
 from compactor.storage.ranges import RangeReader, Span
 from compactor.storage.sending import Sending

@@ -439,10 +439,10 @@ def test_a_disk_that_fails_fails_the_file(
 def test_a_growing_file_is_whole_whether_or_not_the_system_can_be_told_to_begin(
     has_call: bool, location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compactor.tabular.growing_file.FLUSH_BYTES", 1)
+    monkeypatch.setattr("compactor.tabular.output_file.FLUSH_BYTES", 1)
     monkeypatch.setattr("compactor.tabular.writer.PIECE_ROWS_MAX", 1)
     if not has_call:
-        monkeypatch.setattr("compactor.tabular.growing_file._sync_file_range", None)
+        monkeypatch.setattr("compactor.tabular.output_file._sync_file_range", None)
     file = TabularFile(f"{location.root_uri}/x.parquet", ContentType.PARQUET)
     with TabularWriter.open(location, file.uri, file.content_type, ORDERS.schema) as writer:
         writer.write(ORDERS)
