@@ -96,6 +96,19 @@ def archive_uri(addresses: Addresses) -> str:
     return f"s3://{addresses.state_bucket}/{ARCHIVE_FOLDER}/lithify.tar.gz"
 
 
+def task_variables(stage: Stage, addresses: Addresses, own: Mapping[str, str]) -> dict[str, str]:
+    """The environment of another task of the stack: its own variables, and those of all tasks; none is empty."""
+    values = {
+        "STATE": state_uri(addresses),
+        "REGION": addresses.region,
+        "ENDPOINT_URL": stage.endpoint_url,
+        "S3_ENDPOINT_URL": stage.s3_endpoint_url,
+        "LOG_FORMAT": "json",
+        **own,
+    }
+    return {f"{VARIABLE_PREFIX}{name}": value for name, value in values.items() if value}
+
+
 def metrics_namespace(stage: Stage) -> str:
     return f"Lithify/{stage.name}"
 

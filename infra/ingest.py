@@ -13,7 +13,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from infra.dispatcher_environment import Addresses, lake_uris, state_uri
+from infra.dispatcher_environment import Addresses, lake_uris, task_variables
 from infra.network import Network
 from infra.service import ContainerPlace, container_definition, image_uri
 from infra.stages import Stage
@@ -52,17 +52,12 @@ def announce_files(scope: Construct, stage: Stage, queue: sqs.Queue) -> None:
 
 
 def ingest_environment(stage: Stage, addresses: Addresses) -> dict[str, str]:
-    variables = {
-        "LITHIFY_LAKE": lake_uris(stage, addresses.lake_bucket)[0],
-        "LITHIFY_STATE": state_uri(addresses),
-        "LITHIFY_QUEUE_URL": addresses.announcements_url,
-        "LITHIFY_DEAD_LETTER_QUEUE_URL": addresses.refused_url,
-        "LITHIFY_REGION": addresses.region,
-        "LITHIFY_ENDPOINT_URL": stage.endpoint_url,
-        "LITHIFY_S3_ENDPOINT_URL": stage.s3_endpoint_url,
-        "LITHIFY_LOG_FORMAT": "json",
+    own = {
+        "LAKE": lake_uris(stage, addresses.lake_bucket)[0],
+        "QUEUE_URL": addresses.announcements_url,
+        "DEAD_LETTER_QUEUE_URL": addresses.refused_url,
     }
-    return {name: value for name, value in variables.items() if value}
+    return task_variables(stage, addresses, own)
 
 
 def ingest_container(
@@ -94,11 +89,5 @@ def run_ingests(
         deployment_configuration=service.DeploymentConfigurationProperty(
             deployment_circuit_breaker=service.DeploymentCircuitBreakerProperty(enable=True, rollback=True)
         ),
-        network_configuration=service.NetworkConfigurationProperty(
-            awsvpc_configuration=service.AwsVpcConfigurationProperty(
-                subnets=list(network.subnet_ids),
-                security_groups=[network.dispatchers.attr_group_id],
-                assign_public_ip="ENABLED" if network.has_public_addresses else "DISABLED",
-            )
-        ),
+        network_configuration=network.placement,
     )

@@ -9,7 +9,7 @@ from aws_cdk import aws_scheduler as scheduler
 from constructs import Construct
 
 from infra.alarms import KEEPER_RUNS
-from infra.dispatcher_environment import Addresses, lake_uris, metrics_namespace, state_uri
+from infra.dispatcher_environment import Addresses, lake_uris, metrics_namespace, task_variables
 from infra.network import Network
 from infra.prices import price_document
 from infra.service import ContainerPlace, container_definition, image_uri
@@ -35,17 +35,12 @@ def keeper_command(stage: Stage, lake_bucket: str) -> list[str]:
 
 
 def keeper_environment(stage: Stage, addresses: Addresses) -> dict[str, str]:
-    variables = {
-        "LITHIFY_STATE": state_uri(addresses),
-        "LITHIFY_QUEUE_URL": addresses.queue_url,
-        "LITHIFY_TOPIC_ARN": addresses.topic_arn,
-        "LITHIFY_REGION": addresses.region,
-        "LITHIFY_ENDPOINT_URL": stage.endpoint_url,
-        "LITHIFY_S3_ENDPOINT_URL": stage.s3_endpoint_url,
-        "LITHIFY_PRICE_FILE": price_document(stage),
-        "LITHIFY_LOG_FORMAT": "json",
+    own = {
+        "QUEUE_URL": addresses.queue_url,
+        "TOPIC_ARN": addresses.topic_arn,
+        "PRICE_FILE": price_document(stage),
     }
-    return {name: value for name, value in variables.items() if value}
+    return task_variables(stage, addresses, own)
 
 
 def keeper_container(
@@ -97,13 +92,7 @@ def create_schedule(
             ecs_parameters=target.EcsParametersProperty(
                 launch_type="FARGATE",
                 task_definition_arn=task.ref,
-                network_configuration=target.NetworkConfigurationProperty(
-                    awsvpc_configuration=target.AwsVpcConfigurationProperty(
-                        subnets=list(network.subnet_ids),
-                        security_groups=[network.dispatchers.attr_group_id],
-                        assign_public_ip="ENABLED" if network.has_public_addresses else "DISABLED",
-                    )
-                ),
+                network_configuration=network.placement,
             ),
             retry_policy=target.RetryPolicyProperty(maximum_event_age_in_seconds=60, maximum_retry_attempts=1),
         ),

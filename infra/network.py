@@ -40,6 +40,17 @@ class Network(Construct):
             Tags.of(subnet).add(key, value)
         self.dispatchers = self._group("Dispatchers", "Lithify dispatchers and keeper: no connection comes in")
 
+    @property
+    def placement(self) -> dict[str, dict[str, object]]:
+        """The network configuration of a task, in CDK's own names, for services and schedules."""
+        return {
+            "awsvpcConfiguration": {
+                "subnets": list(self.subnet_ids),
+                "securityGroups": [self.dispatchers.attr_group_id],
+                "assignPublicIp": "ENABLED" if self.has_public_addresses else "DISABLED",
+            }
+        }
+
     def _group(self, construct_id: str, description: str) -> ec2.CfnSecurityGroup:
         return ec2.CfnSecurityGroup(
             self,

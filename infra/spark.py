@@ -70,24 +70,19 @@ class Spark(Construct):
         access = self._network.group_of_clusters(
             "ServiceAccess", "Lithify: access of EMR to clusters in private subnets"
         )
-        ec2.CfnSecurityGroupIngress(
-            self,
-            "AccessToNodes",
-            group_id=nodes.attr_group_id,
-            source_security_group_id=access.attr_group_id,
-            ip_protocol="tcp",
-            from_port=CLUSTER_PORT,
-            to_port=CLUSTER_PORT,
-        )
-        ec2.CfnSecurityGroupIngress(
-            self,
-            "NodesToAccess",
-            group_id=access.attr_group_id,
-            source_security_group_id=nodes.attr_group_id,
-            ip_protocol="tcp",
-            from_port=ACCESS_PORT,
-            to_port=ACCESS_PORT,
-        )
+        for rule, source, target, port in (
+            ("AccessToNodes", access, nodes, CLUSTER_PORT),
+            ("NodesToAccess", nodes, access, ACCESS_PORT),
+        ):
+            ec2.CfnSecurityGroupIngress(
+                self,
+                rule,
+                group_id=target.attr_group_id,
+                source_security_group_id=source.attr_group_id,
+                ip_protocol="tcp",
+                from_port=port,
+                to_port=port,
+            )
         return access
 
     def _create_serverless(self) -> None:

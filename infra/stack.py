@@ -12,7 +12,7 @@ from infra.access.dispatcher import dispatcher_part, execution_part
 from infra.access.ingesting import ingest_part
 from infra.access.people import people
 from infra.access.places import ARCHIVE_FOLDER, Folder, Places
-from infra.access.running import flow_logs_part, keeper_part, keeper_schedule_part, workflow_logs, workflow_part
+from infra.access.running import flow_logs_part, keeper_part, keeper_schedule_part, workflow_part
 from infra.alarms import Alarms, alarms
 from infra.aws.regions import partition_of
 from infra.dashboard import dashboard_body
@@ -144,8 +144,6 @@ class LithifyStack(Stack):
             stage,
         )
         part = workflow_part(places, role.attr_arn, self._container_start_role.attr_arn)
-        part = workflow_logs(part)
-        workflow_role = create_role(self, self._noted(part))
         self._workflow = create_workflow(
             self,
             places.workflow_name,
@@ -153,7 +151,7 @@ class LithifyStack(Stack):
             network=self._network,
             place=self._place,
             task=task,
-            role=workflow_role,
+            role=create_role(self, self._noted(part)),
         )
 
     def _run_keeper(self) -> None:

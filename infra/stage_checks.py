@@ -26,32 +26,8 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 STATE_PREFIX = "state"
 """Of the state, in its bucket. Beside it lie the archive and Spark's logs."""
 
-COUNTS = (
-    "zones",
-    "dispatchers",
-    "http_port",
-    "heartbeat_seconds",
-    "restart_seconds",
-    "drain_seconds",
-    "stop_seconds",
-    "watch_seconds",
-    "execution_events_max",
-    "max_sessions",
-    "max_nodes",
-    "max_vcpus",
-    "max_usd",
-    "visibility_seconds",
-    "deliveries_max",
-    "retention_days",
-    "dead_letter_days",
-    "log_days",
-    "keeper_minutes",
-    "keeper_hours",
-    "grace_hours",
-    "oldest_instruction_seconds",
-    "usd_per_day",
-)
-"""Limits of zero are no limits: nothing could run."""
+MAY_BE_ZERO = {"nat_gateways", "workers", "ingests", "spot_share"}
+"""Numbers of a stage that may be zero. Limits of zero are no limits: nothing could run."""
 
 FARGATE_MIB = {
     256: (512, 1_024, 2_048),
@@ -93,9 +69,10 @@ def violations(stage: Stage) -> Iterator[str]:
     for each in fields(stage):
         if getattr(stage, each.name) is None:
             yield f"{each.name} is missing: give it, {each.name}=..., behind the stage's name"
-    for name in COUNTS:
-        if getattr(stage, name) <= 0:
-            yield f"{name} is {getattr(stage, name)}: it must be more than 0"
+    for name in [each.name for each in fields(stage) if each.name not in MAY_BE_ZERO]:
+        value = getattr(stage, name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
+            yield f"{name} is {value}: it must be more than 0"
     yield from _wrong_place(stage)
     yield from _wrong_lakes(stage)
     yield from _wrong_files(stage)

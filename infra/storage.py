@@ -41,13 +41,8 @@ class Storage(Construct):
         untagged = {"StringNotEquals": {f"aws:PrincipalTag/{tag}": value}}
         for bucket in (self.lakes, self.state):
             _deny(bucket, "LogEntriesAreNeverDeleted", ["s3:DeleteObject", "s3:DeleteObjectVersion"], LOG_ENTRIES, {})
-            _deny(
-                bucket,
-                "LogEntriesAreCreatedOnce",
-                ["s3:PutObject"],
-                LOG_ENTRIES,
-                {"Null": {"s3:if-none-match": "true"}},
-            )
+            absent = {"Null": {"s3:if-none-match": "true"}}
+            _deny(bucket, "LogEntriesAreCreatedOnce", ["s3:PutObject"], LOG_ENTRIES, absent)
             _deny(
                 bucket, "TaskTokensAreReadByDispatchers", ["s3:GetObject", "s3:GetObjectVersion"], TASK_TOKENS, untagged
             )
@@ -103,20 +98,13 @@ def encryption_key(scope: Construct, construct_id: str, stage: Stage) -> kms.IKe
         enable_key_rotation=True,
         removal_policy=RemovalPolicy.RETAIN,
     )
-    # CloudWatch itself publishes alarms to the encrypted topic.
-    key.add_to_resource_policy(
-        iam.PolicyStatement(
-            sid="AlarmsArePublished",
-            principals=[iam.ServicePrincipal("cloudwatch.amazonaws.com")],
-            actions=["kms:Decrypt", "kms:GenerateDataKey"],
-            resources=["*"],
-        )
-    )
-    if stage.landing:
+    # These services send to encrypted topics and queues themselves.
+    senders = {"AlarmsArePublished": "cloudwatch", **({"FilesAreAnnounced": "events"} if stage.landing else {})}
+    for statement_id, service in senders.items():
         key.add_to_resource_policy(
             iam.PolicyStatement(
-                sid="FilesAreAnnounced",
-                principals=[iam.ServicePrincipal("events.amazonaws.com")],
+                sid=statement_id,
+                principals=[iam.ServicePrincipal(f"{service}.amazonaws.com")],
                 actions=["kms:Decrypt", "kms:GenerateDataKey"],
                 resources=["*"],
             )

@@ -222,10 +222,7 @@ def execution_part(places: Places) -> Part:
                 "WriteLogs",
                 "of dispatchers, keeper and ingest",
                 actions("logs", "CreateLogStream PutLogEvents"),
-                tuple(
-                    f"{group}:*"
-                    for group in (places.dispatcher_log_group, places.keeper_log_group, places.ingest_log_group)
-                ),
+                places.container_logs,
             ),
         ),
     )

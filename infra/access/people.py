@@ -101,10 +101,7 @@ def _reading(places: Places) -> tuple[Permission, ...]:
             "ReadLogs",
             "of dispatchers, keeper and ingest",
             actions("logs", "FilterLogEvents GetLogEvents"),
-            tuple(
-                f"{group}:*"
-                for group in (places.dispatcher_log_group, places.keeper_log_group, places.ingest_log_group)
-            ),
+            places.container_logs,
         ),
         Permission(
             "SeeMetrics",

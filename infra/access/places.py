@@ -99,6 +99,11 @@ class Places:
             *(self.arn("glue", f"{name}/*" if name.startswith("table/") else name) for name in names),
         )
 
+    @property
+    def container_logs(self) -> tuple[str, ...]:
+        """The log streams of dispatchers, keeper and ingest."""
+        return tuple(f"{each}:*" for each in (self.dispatcher_log_group, self.keeper_log_group, self.ingest_log_group))
+
     def state_objects(self, *keys: str) -> tuple[str, ...]:
         return tuple(f"{self.state_bucket}/{self.state_prefix}/{key}" for key in keys)
 
@@ -233,26 +238,12 @@ def read_tables(places: Places) -> Permission:
 
 
 def enter_tables(places: Places) -> tuple[Permission, ...]:
-    if not places.glue_databases:
-        return ()
-    return (
-        Permission(
-            "EnterTables",
-            "the newest version of published tables, in the stage's databases",
-            actions("glue", "CreateTable GetTable UpdateTable"),
-            places.glue_tables,
-        ),
-    )
+    names = actions("glue", "CreateTable GetTable UpdateTable")
+    why = "the newest version of published tables, in the stage's databases"
+    return (Permission("EnterTables", why, names, places.glue_tables),) if places.glue_databases else ()
 
 
 def find_tables(places: Places) -> tuple[Permission, ...]:
-    if not places.glue_databases:
-        return ()
-    return (
-        Permission(
-            "FindTables",
-            "published tables, in the stage's databases",
-            actions("glue", "GetDatabase GetPartitions GetTable GetTables"),
-            places.glue_tables,
-        ),
-    )
+    names = actions("glue", "GetDatabase GetPartitions GetTable GetTables")
+    why = "published tables, in the stage's databases"
+    return (Permission("FindTables", why, names, places.glue_tables),) if places.glue_databases else ()

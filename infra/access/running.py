@@ -3,8 +3,6 @@ AWS itself, which writes the logs of the workflow and of the network."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from infra.access.places import Places, find_uploads, list_lakes, list_state, publish_tables, use_key
 from infra.permissions import Part, Permission, actions
 
@@ -37,19 +35,23 @@ def workflow_part(places: Places, dispatcher_role: str, container_start_role: st
                 ("*",),
                 in_cluster,
             ),
-            Permission(
-                "PassDispatcherRoles",
-                "these two only, to tasks only",
-                ("iam:PassRole",),
-                (dispatcher_role, container_start_role),
-                {"StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}},
-            ),
+            pass_roles("PassDispatcherRoles", dispatcher_role, container_start_role),
             Permission("ContinueAsNew", "itself", ("states:StartExecution",), (places.workflow,)),
             Permission(
                 "MeasureAndEndExecutions",
                 "its own: how long it is, and the one that it follows",
                 actions("states", "DescribeExecution GetExecutionHistory StopExecution"),
                 (places.executions,),
+            ),
+            Permission(
+                "WriteWorkflowLog",
+                "AWS knows no resource for the delivery of logs",
+                actions(
+                    "logs",
+                    "CreateLogDelivery DeleteLogDelivery DescribeLogGroups DescribeResourcePolicies GetLogDelivery "
+                    "ListLogDeliveries PutResourcePolicy UpdateLogDelivery",
+                ),
+                ("*",),
             ),
         ),
     )
@@ -141,27 +143,14 @@ def keeper_schedule_part(places: Places, keeper_role: str, container_start_role:
                 (places.arn("ecs", f"task-definition/{places.keeper_family}:*"),),
                 {"ArnEquals": {"ecs:cluster": places.ecs_cluster}},
             ),
-            Permission(
-                "PassKeeperRoles",
-                "these two only, to tasks only",
-                ("iam:PassRole",),
-                (keeper_role, container_start_role),
-                {"StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}},
-            ),
+            pass_roles("PassKeeperRoles", keeper_role, container_start_role),
         ),
     )
 
 
-def workflow_logs(part: Part) -> Part:
-    """The part with permission to let Step Functions write its log."""
-    names = (
-        "CreateLogDelivery DeleteLogDelivery DescribeLogGroups DescribeResourcePolicies GetLogDelivery "
-        "ListLogDeliveries PutResourcePolicy UpdateLogDelivery"
-    )
-    permission = Permission(
-        "WriteWorkflowLog", "AWS knows no resource for the delivery of logs", actions("logs", names), ("*",)
-    )
-    return replace(part, permissions=(*part.permissions, permission))
+def pass_roles(sid: str, *roles: str) -> Permission:
+    service = {"StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}}
+    return Permission(sid, "these two only, to tasks only", ("iam:PassRole",), roles, service)
 
 
 def flow_logs_part(log_group: str) -> Part:

@@ -101,7 +101,9 @@ class StackInAccount:
                 Capabilities=_CAPABILITIES,
                 **place,
             )["Id"]
-            found = self._await(lambda: self._cloudformation.describe_change_set(ChangeSetName=change_set), "_PENDING")
+            found = self._await(
+                lambda: self._cloudformation.describe_change_set(ChangeSetName=change_set), PLAN_SECONDS_MAX
+            )
         if found["Status"] == "FAILED":
             reason = found.get("StatusReason", "")
             if any(each in reason for each in _NOTHING_CHANGES):
@@ -219,26 +221,21 @@ class StackInAccount:
                         found.get("Replacement") == "True" and found["Action"] == "Modify",
                     )
 
-    def _await(self, look: Callable[[], Mapping[str, Any]], while_in: str) -> Mapping[str, Any]:
-        until_seconds = self._clock.monotonic_seconds() + PLAN_SECONDS_MAX
+    def _await(self, look: Callable[[], Mapping[str, Any]], seconds_max: float) -> Mapping[str, Any]:
+        """What is there once its status says that it is done."""
+        until_seconds = self._clock.monotonic_seconds() + seconds_max
         while True:
             found = look()
-            if while_in not in found["Status"] and not found["Status"].endswith("IN_PROGRESS"):
+            if not found["Status"].endswith(("IN_PROGRESS", "_PENDING")):
                 return found
             if self._clock.monotonic_seconds() > until_seconds:
                 raise Unavailable(f"stack {self.name} is still {found['Status']}")
             self._clock.sleep(self._poll_seconds)
 
     def _await_stack(self, stack_id: str | None = None) -> str:
-        until_seconds = self._clock.monotonic_seconds() + CHANGE_SECONDS_MAX
-        while True:
-            with translated(f"stack {self.name} cannot be described"):
-                status = self._status(stack_id) or ""
-            if not status.endswith("IN_PROGRESS"):
-                return status
-            if self._clock.monotonic_seconds() > until_seconds:
-                raise Unavailable(f"stack {self.name} is still {status}")
-            self._clock.sleep(self._poll_seconds)
+        with translated(f"stack {self.name} cannot be described"):
+            found = self._await(lambda: {"Status": self._status(stack_id) or ""}, CHANGE_SECONDS_MAX)
+        return str(found["Status"])
 
     def _status(self, stack_id: str | None = None) -> str | None:
         found = self._description(stack_id)
