@@ -23,10 +23,9 @@ from compactor.maintenance.garbage import DATA_KEYS
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.counts import SortKey
 from compactor.model.names import Operation, SortOrder
-from compactor.planning.session_planner import pin_sessions, plan_session
+from compactor.planning.session_planner import pin_sessions
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunSpec, SessionPlan, SessionResult
-from compactor.sessions.attempt import run_attempt
 from compactor.sessions.keys import JobRunFolder, SessionFolder
 from compactor.sessions.session_log import (
     SESSION_LOG,
@@ -43,6 +42,7 @@ from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
 from tests.builders import TABLE_ID, CompactedSide, audit, multiset
+from tests.fakes.attempts import plan_session, run_attempt
 from tests.oracle import Row, surviving_rows
 
 JOB_RUN_ID = "run 1"

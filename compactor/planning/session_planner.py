@@ -185,18 +185,11 @@ def measure_session(spec: SessionSpec, lake: DeltaCatalog, *, as_pinned: bool = 
     )
 
 
-def plan_session(
-    spec: SessionSpec, lake: DeltaCatalog, resources: Resources, share_of_memory: float = 1.0
-) -> SessionPlan:
-    """Measures and sizes a session. Raises `Invalid` for input that can never be compacted as asked.
+def plan_measured(measured: MeasuredSession, resources: Resources, share_of_memory: float = 1.0) -> SessionPlan:
+    """Sizes a session that was measured. Raises `Invalid` if it cannot work with these resources.
 
     share_of_memory  of a task's memory that the plan takes: less after an attempt that ran out of memory
     """
-    return plan_measured(measure_session(spec, lake), resources, share_of_memory)
-
-
-def plan_measured(measured: MeasuredSession, resources: Resources, share_of_memory: float = 1.0) -> SessionPlan:
-    """Sizes a session that was measured. Raises `Invalid` if it cannot work with these resources."""
     run = measured.spec.job_run
     sizing = size_session(measured.size, resources, run.hash_bucket_count, run.max_rows_per_round, share_of_memory)
     return plan_sized(measured, resources, sizing)

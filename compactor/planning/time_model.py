@@ -88,7 +88,7 @@ class TasksOfRound:
 AS_MANY_AS_CORES = TasksOfRound()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Rates:
     """Seconds of one core per amount. Those of a round do not decrease with more cores.
 
@@ -99,16 +99,16 @@ class Rates:
     round_seconds: float
     commit_seconds: float
     read_file: float
-    read_byte: float
+    read_byte: float = 0.0
     hash_row: float
-    shuffle_byte: float
+    shuffle_byte: float = 0.0
     dedupe_row: float
     index_row: float
-    index_fetched_row: float
+    index_fetched_row: float = 0.0
     index_written_row: float
     materialize_row: float
     materialize_byte: float
-    write_byte: float
+    write_byte: float = 0.0
 
     def corrected(self, factors: Mapping[str, float]) -> Rates:
         """The same, each step times its factor (`correction_of`). Most bytes are read, and all are written, in the
@@ -137,16 +137,12 @@ NEAR = Rates(
     round_seconds=0.33,
     commit_seconds=0.05,
     read_file=0.002,
-    read_byte=0.0,
     hash_row=129e-9,
-    shuffle_byte=0.0,
     dedupe_row=114e-9,
     index_row=10e-9,
-    index_fetched_row=0.0,
     index_written_row=96e-9,
     materialize_row=300e-9,
     materialize_byte=0.9e-9,
-    write_byte=0.0,
 )
 """A folder on this machine, in the page cache or on a disk that is as fast: reading and writing are part of the steps.
 Fitted by `make bench` over all of its runs of narrow rows (75 bytes) and wide ones (987)."""
@@ -155,16 +151,12 @@ IN_PROCESS = Rates(
     round_seconds=0.005,
     commit_seconds=0.01,
     read_file=0.0012,
-    read_byte=0.0,
     hash_row=65e-9,
-    shuffle_byte=0.0,
     dedupe_row=55e-9,
     index_row=5e-9,
-    index_fetched_row=0.0,
     index_written_row=100e-9,
     materialize_row=100e-9,
     materialize_byte=1.6e-9,
-    write_byte=0.0,
 )
 """The same without a Spark: nothing is scheduled, or sent between processes. Fitted by `make sla`."""
 

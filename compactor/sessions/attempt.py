@@ -12,32 +12,9 @@ from compactor.model.clock import Clock
 from compactor.model.errors import ErrorKind, Fenced, LithifyError
 from compactor.planning.named_deltas import naming_deltas
 from compactor.planning.spec import SessionPlan, SessionResult
-from compactor.sessions.keys import JobRunFolder
 from compactor.sessions.session import SessionDependencies, run_session
-from compactor.sessions.session_journal import HeartbeatListener, SessionJournal
-from compactor.storage.object_store import ObjectStore
+from compactor.sessions.session_journal import SessionJournal
 from compactor.task_progress import ProgressListener, listening
-
-
-def run_attempt(
-    plan: SessionPlan,
-    lake: DeltaCatalog,
-    state: ObjectStore,
-    engine: Engine,
-    attempt: int,
-    clock: Clock,
-    *,
-    on_heartbeat: HeartbeatListener = lambda _: None,
-    before_seconds: float = 0.0,
-) -> SessionResult:
-    """Runs the session to its end, and calls `on_heartbeat` at each progress. It was launched `before_seconds` ago.
-
-    Raises the error that ended it. The session log has the same error, except for `Fenced`: a superseded attempt writes
-    nothing more.
-    """
-    folder = JobRunFolder(plan.spec.job_run.job_run_id).session(plan.spec.session_id)
-    journal = SessionJournal(state, folder, attempt, clock, on_heartbeat=on_heartbeat)
-    return run_attempt_with_journal(journal, plan, lake, engine, clock, before_seconds)
 
 
 def run_attempt_with_journal(
@@ -50,7 +27,11 @@ def run_attempt_with_journal(
     *,
     shares_core: bool = False,
 ) -> SessionResult:
-    """The same, with a given journal. `shares_core`: as in `SessionDependencies`."""
+    """Runs the session to its end. It was launched `before_seconds` ago. `shares_core`: as in `SessionDependencies`.
+
+    Raises the error that ended it. The session log has the same error, except for `Fenced`: a superseded attempt writes
+    nothing more.
+    """
     spec = plan.spec
     about = bound(job_run_id=spec.job_run.job_run_id, session_id=spec.session_id, attempt=journal.attempt)
     with about, _listening(engine, clock) as listener, journal:

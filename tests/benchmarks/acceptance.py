@@ -25,10 +25,9 @@ import pyarrow as pa
 from compactor.engine.in_process import InProcessEngine
 from compactor.lake import DeltaCatalog
 from compactor.model.clock import SystemClock
-from compactor.planning.session_planner import pin_sessions, plan_session
+from compactor.planning.session_planner import pin_sessions
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunSpec
-from compactor.sessions.attempt import run_attempt
 from compactor.storage.keys import decode
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.object_store import ObjectStore, decoded_names
@@ -36,6 +35,7 @@ from compactor.storage.opening import open_store
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
 from tests.benchmarks.one_dispatcher import LOG, Mail, Watched, dispatcher, on_s3, open_mail, watch
+from tests.fakes.attempts import plan_session, run_attempt
 from tests.proxy import proxy_before
 from tests.servers import START_SECONDS_MAX, aws_environment, seaweedfs_server
 from tests.waiting import wait_until

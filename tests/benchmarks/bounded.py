@@ -19,7 +19,7 @@ from compactor import DeltaCatalog
 from compactor.engine.java_home import find_java_home
 from compactor.model.clock import SystemClock
 from compactor.model.counts import SortKey
-from compactor.planning.session_planner import pin_sessions, plan_session
+from compactor.planning.session_planner import pin_sessions
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunSpec, SessionPlan
 from compactor.sessions.keys import JobRunFolder
@@ -31,6 +31,7 @@ from launcher.spark_job import JobRunning, JobSucceeded, SparkJob
 from tests.benchmarks import data
 from tests.benchmarks.checks import Referee
 from tests.benchmarks.data import KEY, NARROW, SORT, WIDE, Files, Shape
+from tests.fakes.attempts import plan_session
 
 MIB = 2**20
 TABLE = "BENCHMARK.ORDERS.V1"

@@ -44,7 +44,6 @@ from compactor.planning.sizing import (
 )
 from compactor.planning.spec import JobRunSpec, SessionResult
 from compactor.planning.store_use import StoreUse
-from compactor.sessions.attempt import run_attempt
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.opening import open_store
 from launcher.sizing.cluster_choice import expected_store_use
@@ -53,6 +52,7 @@ from tests.benchmarks import report
 from tests.benchmarks.cluster_sla import TABLES, cluster_section, cluster_trials, read_notes, run_missing_tables
 from tests.benchmarks.machine import describe_machine
 from tests.benchmarks.plot import draw_predictions
+from tests.fakes.attempts import run_attempt
 from tests.servers import BUCKET, aws_environment, create_bucket, seaweedfs_server
 
 RESULTS = Path(__file__).with_name("RESULTS.md")

@@ -21,7 +21,7 @@ from compactor.catalog.keys import TableFolder
 from compactor.lake import DeltaCatalog
 from compactor.log.keys import EntryObject
 from compactor.model.clock import SystemClock
-from compactor.planning.session_planner import pin_sessions, plan_session
+from compactor.planning.session_planner import pin_sessions
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunSpec
 from compactor.storage.opening import open_store
@@ -29,6 +29,7 @@ from dispatcher.intake.admission import Admission
 from tests.benchmarks.long_logs import Appends, Load, Writers, measure_appends, measure_load, measure_writers
 from tests.benchmarks.one_dispatcher import dispatcher, on_s3, open_mail, watch
 from tests.benchmarks.workers import in_sequence
+from tests.fakes.attempts import plan_session
 from tests.fakes.dispatch_desk import Desk, instruction
 from tests.proxy import Proxy, Weather, proxy_before
 from tests.servers import aws_environment, seaweedfs_server

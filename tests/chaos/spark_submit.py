@@ -18,13 +18,13 @@ from compactor.model.clock import SystemClock
 from compactor.model.errors import EXIT_FAILED, EXIT_FENCED, EXIT_INVALID, Fenced, Invalid, LithifyError
 from compactor.planning.bundle_plan import BundlePlan
 from compactor.planning.spec import SessionPlan
-from compactor.sessions.attempt import run_attempt
 from compactor.sessions.bundle import MemberTask, UnloggedEnd, run_bundle
 from compactor.sessions.keys import BundleObject
 from compactor.storage.location import parse_location
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
 from tests.chaos.tables import REAL_TABLE
+from tests.fakes.attempts import run_attempt
 from tests.fakes.held_engine import HeldEngine
 from tests.fakes.in_process_runner import InProcessTaskRunner
 

@@ -19,7 +19,6 @@ from compactor.model.clock import SystemClock
 from compactor.planning.bundle_plan import BundlePlan
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan
-from compactor.sessions.attempt import run_attempt
 from compactor.sessions.bundle import MemberTask, UnloggedEnd, run_bundle
 from compactor.sessions.keys import BundleObject
 from compactor.storage.object_store import ObjectStore
@@ -35,6 +34,7 @@ from launcher.plan import Room
 from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
 from launcher.spark_job import ClusterReference, SparkJob
 from tests.crashes import HurriedClock
+from tests.fakes.attempts import run_attempt
 from tests.fakes.emr_account import NO_CAPACITY, EmrAccount, Timings
 from tests.fakes.emr_server import EmrServer
 from tests.fakes.emr_serverless_account import NO_SERVERLESS_CAPACITY, ServerlessAccount

@@ -17,7 +17,6 @@ from compactor.planning.bundle_plan import BundleMember, BundlePlan
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan
-from compactor.sessions.attempt import run_attempt
 from compactor.sessions.bundle import MemberTask, UnloggedEnd, run_bundle
 from compactor.sessions.keys import BundleObject, SessionFolder
 from compactor.sessions.session_journal import SessionJournal
@@ -27,6 +26,7 @@ from compactor.storage.opening import open_store
 from launcher.clusters.drivers import status_of_exit
 from launcher.sizing.cluster_choice import ClusterRoom
 from launcher.spark_job import ClusterReference, JobFailed, JobRunning, JobStatus, JobVanished, NoCapacity, SparkJob
+from tests.fakes.attempts import run_attempt
 from tests.fakes.held_engine import HeldEngine
 from tests.fakes.in_process_runner import InProcessTaskRunner, ProcessDied
 

@@ -15,11 +15,11 @@ from compactor.lake import DeltaCatalog
 from compactor.model.clock import SystemClock
 from compactor.planning.bundle_plan import BundlePlan
 from compactor.planning.spec import SessionPlan
-from compactor.sessions.attempt import run_attempt
 from compactor.sessions.bundle import MemberTask, UnloggedEnd, run_bundle
 from compactor.sessions.keys import BundleObject
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
+from tests.fakes.attempts import run_attempt
 from tests.fakes.held_engine import HeldEngine
 from tests.fakes.in_process_runner import InProcessTaskRunner
 

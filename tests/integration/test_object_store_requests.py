@@ -26,10 +26,9 @@ from compactor.model.names import ContentType, Operation
 from compactor.planning.bundle_plan import SmallSession, plan_bundle, share_tasks
 from compactor.planning.round_plan import DeltaSource
 from compactor.planning.rounds import group_for_tasks
-from compactor.planning.session_planner import pin_sessions, plan_session
+from compactor.planning.session_planner import pin_sessions
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunResult, JobRunSpec
-from compactor.sessions.attempt import run_attempt
 from compactor.sessions.bundle import MemberTask, UnloggedEnd, run_bundle
 from compactor.sessions.keys import JobRunFolder
 from compactor.sessions.session_journal import SessionJournal
@@ -42,6 +41,7 @@ from compactor.storage.ranges import TAIL_BYTES, Tail
 from compactor.tabular import TabularFile
 from dispatcher.ingest.ingest import Ingest, IngestSettings
 from launcher.plan import plan_in_one_task
+from tests.fakes.attempts import plan_session, run_attempt
 from tests.fakes.in_process_runner import InProcessTaskRunner
 from tests.fakes.memory_queue import MemoryQueue
 from tests.proxy import Proxy, Seen, Weather, proxy_before_bucket

@@ -26,14 +26,14 @@ from compactor.maintenance.verify import verify
 from compactor.model.counts import SortKey
 from compactor.model.errors import Conflict, Fenced, Invalid, Unavailable
 from compactor.model.names import Operation, SortOrder
-from compactor.planning.session_planner import pin_sessions, plan_session
+from compactor.planning.session_planner import pin_sessions
 from compactor.planning.spec import JobRunSpec, SessionPlan
-from compactor.sessions.attempt import run_attempt
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
 from tests.builders import multiset
 from tests.crashes import COLUMNS, RESOURCES, SORT_KEYS
+from tests.fakes.attempts import plan_session, run_attempt
 from tests.fakes.doomed_store import Doom, DoomedStore, Fate, When
 from tests.fakes.faulty_store import Stopped
 from tests.fakes.manual_clock import ManualClock

@@ -18,12 +18,12 @@ from compactor.maintenance.privacy import prove_many
 from compactor.maintenance.retirement import StreamRetirement, retention_of
 from compactor.maintenance.verify import verify
 from compactor.model.errors import Denied, Fenced, Invalid, Unavailable
-from compactor.planning.session_planner import PinnedSession, pin_sessions, plan_session
+from compactor.planning.session_planner import PinnedSession, pin_sessions
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunResult, SessionResult
-from compactor.sessions.attempt import run_attempt
 from dispatcher.intake.pinning import pin_sources
 from tests.builders import figures_of_stream, run_of
+from tests.fakes.attempts import plan_session, run_attempt
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.held_engine import HeldEngine
 from tests.fakes.manual_clock import ManualClock

@@ -15,13 +15,12 @@ from compactor.catalog.actions import DeltasTaken
 from compactor.lake import Table
 from compactor.log.durable_log import CHECKPOINT_ENTRIES
 from compactor.model.errors import Corrupt, Fenced, Invalid
-from compactor.planning.session_planner import plan_session
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan
-from compactor.sessions.attempt import run_attempt
 from compactor.storage.object_store import ObjectStore
 from tests.builders import pinned_session
 from tests.conftest import Command
+from tests.fakes.attempts import plan_session, run_attempt
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.unruly_engine import UnrulyEngine
 

@@ -20,14 +20,14 @@ from compactor.lake import Table
 from compactor.model.clock import SystemClock
 from compactor.model.errors import LithifyError, Unavailable
 from compactor.model.files import DataFile, IndexFile
-from compactor.planning.session_planner import pin_sessions, plan_session
+from compactor.planning.session_planner import pin_sessions
 from compactor.planning.session_streams import Commit
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunResult, JobRunSpec, SessionPlan
-from compactor.sessions.attempt import run_attempt
 from compactor.sessions.session import SessionDependencies, run_session
 from compactor.storage.local import LocalStore
 from tests.builders import TABLE_ID, CompactedSide, audit
+from tests.fakes.attempts import plan_session, run_attempt
 from tests.fakes.faulty_store import FaultyStore, Stopped
 
 Compact = partial[JobRunResult]

@@ -24,14 +24,14 @@ from compactor.maintenance.collection import Collection, GracePeriods
 from compactor.maintenance.privacy import PrivacyProof, prove_many
 from compactor.model.errors import Corrupt, Invalid
 from compactor.planning import round_planner
-from compactor.planning.session_planner import pin_sessions, plan_session
+from compactor.planning.session_planner import pin_sessions
 from compactor.planning.spec import JobRunSpec
 from compactor.publishing.protocol import NothingToPublish, Published
 from compactor.publishing.publication import publish, publishers_of
-from compactor.sessions.attempt import run_attempt
 from tests.builders import CompactedSide
 from tests.conftest import Command
 from tests.crashes import RESOURCES
+from tests.fakes.attempts import plan_session, run_attempt
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.unruly_engine import UnrulyEngine
 

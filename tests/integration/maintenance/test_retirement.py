@@ -18,11 +18,10 @@ from compactor.maintenance.retirement import StreamRetirement
 from compactor.maintenance.verify import verify
 from compactor.model.errors import Invalid
 from compactor.model.names import LifecycleState
-from compactor.planning.session_planner import plan_session
 from compactor.planning.sizing import Resources
-from compactor.sessions.attempt import run_attempt
 from tests.builders import pinned_session
 from tests.conftest import Command
+from tests.fakes.attempts import plan_session, run_attempt
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.unruly_engine import UnrulyEngine
 

@@ -15,12 +15,12 @@ from compactor.model.clock import SystemClock
 from compactor.planning import session_input
 from compactor.planning.session_planner import measure_session, plan_measured
 from compactor.planning.spec import SessionPlan
-from compactor.sessions.attempt import run_attempt
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
 from compactor.tabular import TabularFile, read_schema
 from launcher.plan import plan_for_cluster
 from tests.builders import TABLE_ID, pinned_session
+from tests.fakes.attempts import run_attempt
 from tests.fakes.faulty_store import FaultyStore
 
 

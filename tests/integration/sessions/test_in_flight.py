@@ -17,7 +17,7 @@ from compactor.engine.in_process import InProcessEngine
 from compactor.local_job_run import WAIT_POLL_SECONDS, run_here
 from compactor.model.errors import Conflict, Corrupt, Fenced, Invalid
 from compactor.model.names import Operation
-from compactor.planning.session_planner import pin_sessions, plan_session, rehash_of
+from compactor.planning.session_planner import pin_sessions, rehash_of
 from compactor.planning.spec import JobRunResult
 from compactor.schemas.unify import parse_schema
 from compactor.sessions.in_flight import LASTS_SECONDS_MIN
@@ -26,6 +26,7 @@ from compactor.storage.object_store import ObjectStore
 from tests.builders import TABLE_ID, run_of
 from tests.conftest import Command
 from tests.crashes import Delta, Lake, LaterClock, Options, attempt, check_rows
+from tests.fakes.attempts import plan_session
 from tests.fakes.doomed_store import Doom, DoomedStore
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.held_engine import HeldEngine

@@ -14,15 +14,14 @@ from rich.console import Console
 from compactor import DeltaCatalog, compact
 from compactor.log.durable_log import DurableLog
 from compactor.model.errors import Unavailable
-from compactor.planning.session_planner import plan_session
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunResult, SessionPlan
 from compactor.planning.time_model import SLA_BUFFER
-from compactor.sessions.attempt import run_attempt
 from compactor.sessions.keys import JobRunFolder
 from compactor.sessions.session_log import SESSION_LOG, ExpectedSlaChanged, Heartbeat, SessionProgress, SessionStarted
 from dispatcher.cli.compact import ProgressScreen
 from tests.builders import pinned_session
+from tests.fakes.attempts import plan_session, run_attempt
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.unruly_engine import UnrulyEngine
 

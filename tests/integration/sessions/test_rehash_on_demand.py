@@ -12,7 +12,7 @@ import pytest
 from compactor.catalog.actions import IndexRehashed
 from compactor.local_job_run import rehash_here
 from compactor.model.names import Operation
-from compactor.planning.session_planner import pin_sessions, plan_session, rehash_of
+from compactor.planning.session_planner import pin_sessions, rehash_of
 from compactor.planning.spec import SessionPlan
 from launcher.outcomes import NothingToDo
 from launcher.plan import plan_for_cluster
@@ -30,6 +30,7 @@ from tests.crashes import (
     session_log,
     uncommitted,
 )
+from tests.fakes.attempts import plan_session
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.unruly_engine import UnrulyEngine
 

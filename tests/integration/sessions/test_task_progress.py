@@ -9,13 +9,13 @@ import pyarrow as pa
 
 from compactor import DeltaCatalog
 from compactor.model.clock import SystemClock
-from compactor.planning.session_planner import plan_session
 from compactor.planning.sizing import Resources
 from compactor.sessions.keys import JobRunFolder
 from compactor.sessions.session import SessionDependencies, run_session
 from compactor.sessions.session_journal import SessionJournal
 from compactor.task_progress import REPORT_SECONDS, ProgressAddress, ProgressListener, RowCounter, listening
 from tests.builders import TABLE_ID, pinned_session
+from tests.fakes.attempts import plan_session
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.unruly_engine import UnrulyEngine
 

@@ -18,7 +18,6 @@ from compactor.log.keys import EntryObject
 from compactor.model.errors import Conflict, Corrupt, Invalid, Unavailable
 from compactor.model.machine import this_release
 from compactor.planning.spec import SessionPlan, SessionSpec
-from compactor.sessions.attempt import run_attempt
 from compactor.sessions.keys import SessionFolder
 from dispatcher.intake.intake import Accepted, Rejected
 from dispatcher.records.claims import Claim, JobRunLog, claim_job_run
@@ -29,6 +28,7 @@ from dispatcher.records.sessions import SessionLaunching
 from dispatcher.running.job_run_controller import JobRunControllerSettings
 from launcher.retrying import Setbacks
 from launcher.spark_job import SparkJob, job_name
+from tests.fakes.attempts import run_attempt
 from tests.fakes.dispatch_desk import FOLLOWS_SPEED, TABLE, Desk, instruction
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock

@@ -16,7 +16,6 @@ from compactor.events.types import RehashCompletedEvent, SessionRoundCompletedEv
 from compactor.model.errors import Denied, ErrorKind, OutOfMemory, Unavailable
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan
-from compactor.sessions.attempt import run_attempt
 from compactor.sessions.keys import SessionFolder
 from dispatcher.operations.status import view_job_run
 from dispatcher.records.claims import Claim, claim_job_run
@@ -30,6 +29,7 @@ from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
 from launcher.spark_job import SparkJob
 from launcher.verdict import WatchTimers
 from tests.builders import pinned_session
+from tests.fakes.attempts import run_attempt
 from tests.fakes.dispatch_desk import QUICK, TABLE, Desk
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
