@@ -150,6 +150,16 @@ PARTITION = Column("partition", show=partition_text, in_csv=partition_text)
 STATUS = Column("status", style=status_style)
 
 
+def plain(*keys: str) -> tuple[Column, ...]:
+    """Columns of words."""
+    return tuple(map(Column, keys))
+
+
+def counts(*keys: str) -> tuple[Column, ...]:
+    """Columns of whole numbers."""
+    return tuple(Column(key, show=count_text) for key in keys)
+
+
 def data_columns(names: Iterable[str]) -> tuple[Column, ...]:
     """The columns of a table's rows."""
     return tuple(Column(name, heading=name, show=value_text) for name in names)

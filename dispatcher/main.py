@@ -43,8 +43,7 @@ if TYPE_CHECKING:  # each client is loaded by the verb that needs it
     from dispatcher.intake.queue import Queue
     from dispatcher.workflow.callbacks import Workflows
     from launcher.clusters import AwsCluster
-    from launcher.clusters.local import LocalCluster
-    from launcher.clusters.standalone import StandaloneCluster
+    from launcher.clusters.local import LocalCluster, StandaloneCluster
     from launcher.clusters.workers import Workers
     from launcher.emr.settings import AwsClusterSettings
     from launcher.sizing.cluster_choice import ClusterRoom
@@ -125,7 +124,7 @@ class ServiceClients:
         from compactor.engine.java_home import find_java_home
         from launcher.archive import check_archive, spark_release_of
         from launcher.clusters.drivers import find_spark_home
-        from launcher.clusters.standalone import START_SECONDS, StandaloneCluster, StandaloneClusterSettings
+        from launcher.clusters.local import START_SECONDS, StandaloneCluster, StandaloneClusterSettings
 
         spark_home = find_spark_home(self._environment)
         wrong = check_archive(address.archive, spark_release_of(spark_home))

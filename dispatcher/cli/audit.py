@@ -18,7 +18,7 @@ from compactor.model.names import counted, render_partition
 from compactor.publishing.publication import differences, lags, publishers_of
 from compactor.schemas.unify import parse_schema
 from dispatcher.cli.expressions import read_document
-from dispatcher.cli.options import Output, OutputOption, PartitionOption, TableArgument, VerboseOption
+from dispatcher.cli.options import KeyOption, Output, OutputOption, PartitionOption, TableArgument, VerboseOption
 from dispatcher.cli.output import answer_json, answer_records, on_page
 from dispatcher.cli.table_places import (
     LakePlace,
@@ -29,19 +29,11 @@ from dispatcher.cli.table_places import (
     partitions_of,
 )
 from dispatcher.clients import dependencies_of
-from dispatcher.layout import FAILED, PARTITION, Column, count_text, data_columns, problem_style, time_text
-
-KeyOption = Annotated[
-    list[str],
-    typer.Option("--key", "-k", metavar="COLUMN=VALUE", help="A key column and its value; once for each column."),
-]
-
+from dispatcher.layout import FAILED, PARTITION, Column, count_text, counts, data_columns, problem_style, time_text
 
 _AUDIT_COLUMNS = (
     Column("stream"),
-    Column("rows", show=count_text),
-    Column("tombstones", show=count_text),
-    Column("index_runs", show=count_text),
+    *counts("rows", "tombstones", "index_runs"),
     Column("problems", show=lambda found: str(len(found)) if isinstance(found, list) else "-", style=problem_style),
 )
 _PUBLISHED_COLUMNS = (
@@ -61,7 +53,7 @@ _REHASH_COLUMNS = (
 
 def lookup(
     table: TableArgument,
-    key: KeyOption,
+    key: Annotated[list[str], KeyOption],
     lake: LakePlace,
     partition: PartitionOption = None,
     output: OutputOption = Output.TEXT,
@@ -207,10 +199,7 @@ def prove_key(
     context: typer.Context,
     table: TableArgument,
     lake: LakePlace,
-    key: Annotated[
-        list[str] | None,
-        typer.Option("--key", "-k", metavar="COLUMN=VALUE", help="A key column and its value; once for each column."),
-    ] = None,
+    key: Annotated[list[str] | None, KeyOption] = None,
     keys: Annotated[
         str | None,
         typer.Option(

@@ -17,7 +17,7 @@ from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer, answer_records
 from dispatcher.cli.table_places import StatePlace
 from dispatcher.clients import dependencies_of
-from dispatcher.layout import Column, time_text
+from dispatcher.layout import Column, plain, time_text
 from dispatcher.operations.ownerless import owners_in
 from dispatcher.options.documents import document_body
 from dispatcher.records.job_run_store import JobRunStore
@@ -32,11 +32,7 @@ SECONDS_BETWEEN_LOOKS = 60.0
 
 
 _COLUMNS = (
-    Column("cluster"),
-    Column("state"),
-    Column("job_run_id"),
-    Column("session_id"),
-    Column("attempt"),
+    *plain("cluster", "state", "job_run_id", "session_id", "attempt"),
     Column("created_at_ms", show=time_text),
     Column("standing"),
 )

@@ -17,7 +17,7 @@ from dispatcher.cli.output import answer, answer_records, parse_partition
 from dispatcher.cli.publish import publish_table
 from dispatcher.cli.table_places import LakePlace
 from dispatcher.clients import dependencies_of
-from dispatcher.layout import PARTITION, Column, count_text, time_text
+from dispatcher.layout import PARTITION, Column, counts, time_text
 
 _PARTITIONS_SHOWN_MAX = 20
 
@@ -130,11 +130,7 @@ _COLUMNS = (
     PARTITION,
     Column("outcome"),
     Column("as_of_entry", "entry"),
-    Column("rows_now", show=count_text),
-    Column("rows_then", show=count_text),
-    Column("rows_undone", show=count_text),
-    Column("rows_pending", show=count_text),
-    Column("rows_left_out", show=count_text),
+    *counts("rows_now", "rows_then", "rows_undone", "rows_pending", "rows_left_out"),
 )
 
 

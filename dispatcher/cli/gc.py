@@ -29,7 +29,7 @@ from compactor.storage.opening import open_store
 from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer_records, print_error
 from dispatcher.cli.table_places import LakePlace, check_exists
-from dispatcher.layout import Column, count_text, time_text
+from dispatcher.layout import Column, counts, time_text
 
 _log = ProcessLog()
 
@@ -41,12 +41,7 @@ _SECONDS_BETWEEN_LINES = 60.0
 
 _COLUMNS = (
     Column("stream"),
-    Column("kept_files", show=count_text),
-    Column("kept_bytes", show=count_text),
-    Column("garbage_files", show=count_text),
-    Column("garbage_bytes", show=count_text),
-    Column("unknown_files", show=count_text),
-    Column("retired_deltas", show=count_text),
+    *counts("kept_files", "kept_bytes", "garbage_files", "garbage_bytes", "unknown_files", "retired_deltas"),
 )
 
 

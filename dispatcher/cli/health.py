@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
+from compactor.model.errors import EXIT_FAILED
 from compactor.model.names import counted
 from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer_records
 from dispatcher.clients import dependencies_of
 from dispatcher.layout import Column, time_text
 from dispatcher.operations.health import GONE_AFTER_SECONDS, HEALTH_FILE, HealthReport, read_health
-
-EXIT_FAILED = 1
 
 _COLUMNS = (
     Column("place"),

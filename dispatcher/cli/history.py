@@ -13,7 +13,7 @@ from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer_records, on_page, print_error
 from dispatcher.cli.table_places import StatePlace
 from dispatcher.clients import dependencies_of
-from dispatcher.layout import FAILED, STATUS, Column, count_text, seconds_text, time_text, usd_text
+from dispatcher.layout import FAILED, STATUS, Column, count_text, counts, seconds_text, time_text, usd_text
 from dispatcher.records.history import EndedJobRun
 from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep, Leftovers
 from dispatcher.records.job_run_log import JobRunStatus
@@ -27,9 +27,7 @@ _COLUMNS = (
     STATUS,
     Column("ended_at_ms", "ended (UTC)", time_text),
     Column("seconds", show=seconds_text),
-    Column("rounds", show=count_text),
-    Column("rows_in", show=count_text),
-    Column("rows_out", show=count_text),
+    *counts("rounds", "rows_in", "rows_out"),
     Column("usd", show=usd_text),
     *(
         Column(name, for_people=False)

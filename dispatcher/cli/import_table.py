@@ -35,13 +35,13 @@ from compactor.planning.where_to_run import WorkerPool
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.opening import open_store
 from dispatcher.cli.expressions import valid_instruction
-from dispatcher.cli.options import Output, OutputOption, TableArgument
+from dispatcher.cli.options import ContentTypeOption, CopyOption, Output, OutputOption, TableArgument
 from dispatcher.cli.output import answer_records
 from dispatcher.cli.table_places import LakePlace, check_exists
 from dispatcher.cli.table_properties import parse_properties
 from dispatcher.clients import CommandDependencies, dependencies_of, machine_share, sessions_bytes
 from dispatcher.intake.instruction import fields_given, job_run_spec
-from dispatcher.layout import PARTITION, Column, count_text, seconds_text, usd_text
+from dispatcher.layout import PARTITION, Column, count_text, counts, seconds_text, usd_text
 from dispatcher.options.documents import read_limits
 from dispatcher.options.settings import cluster_room
 from launcher.clusters.local import session_resources
@@ -50,9 +50,7 @@ from launcher.sizing.cluster_choice import ClusterLimits
 
 _COLUMNS = (
     PARTITION,
-    Column("files", show=count_text),
-    Column("rewritten", show=count_text),
-    Column("bytes", show=count_text),
+    *counts("files", "rewritten", "bytes"),
     Column("rows", show=lambda rows: "-" if rows is None else count_text(rows)),
 )
 _DUPLICATES = Column("duplicates", show=count_text)
@@ -83,12 +81,8 @@ def import_table(
     null_partition: Annotated[
         str | None, typer.Option(help="The partition value to use instead of null. Default: null is refused.")
     ] = None,
-    content_type: Annotated[
-        ContentType, typer.Option(help="Format of files whose name does not tell it.")
-    ] = ContentType.PARQUET,
-    copy: Annotated[
-        bool, typer.Option("--copy", help="Copy the files into the lake instead of registering them in place.")
-    ] = False,
+    content_type: ContentTypeOption = ContentType.PARQUET,
+    copy: CopyOption = False,
     version: Annotated[
         int | None,
         typer.Option(help="Version of a table of Delta Lake, or snapshot id. Default: the newest.", show_default=False),

@@ -26,6 +26,7 @@ from dispatcher.cli.options import (
     LakeOption,
     Output,
     OutputOption,
+    PricesOption,
     QueueOption,
     RegionOption,
     S3EndpointOption,
@@ -83,10 +84,6 @@ DefaultPolicyOption = Annotated[
 ]
 ClusterOption = Annotated[
     PlannedCluster, typer.Option(help="Where the dispatchers run sessions: what time and money are predicted for.")
-]
-PricesOption = Annotated[
-    str | None,
-    typer.Option(help="JSON, or a file of it: instance types and their prices, instead of the built-in list."),
 ]
 
 

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from compactor.model.names import ContentType
+
 
 class Output(StrEnum):
     TEXT = "text"
@@ -44,8 +46,6 @@ S3EndpointOption = Annotated[
     str | None, typer.Option("--s3-endpoint-url", help="The endpoint of S3, if it is not AWS's own.")
 ]
 RegionOption = Annotated[str | None, typer.Option("--region", help="The AWS region.")]
-
-
 VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show Spark's stack of every task that fails.")]
 TableArgument = Annotated[
     str, typer.Argument(help="The table, OWNER.NAME.Vn; for example ACME.ORDERS.V1.", metavar="TABLE")
@@ -53,6 +53,17 @@ TableArgument = Annotated[
 PartitionOption = Annotated[
     list[str] | None,
     typer.Option("--partition", "-p", help="A partition key and its value; once for each key.", metavar="KEY=VALUE"),
+]
+KeyOption = typer.Option(
+    "--key", "-k", metavar="COLUMN=VALUE", help="A key column and its value; once for each column."
+)
+ContentTypeOption = Annotated[ContentType, typer.Option(help="Format of files whose name does not tell it.")]
+CopyOption = Annotated[
+    bool, typer.Option("--copy", help="Copy the files into the lake instead of registering them in place.")
+]
+PricesOption = Annotated[
+    str | None,
+    typer.Option(help="JSON, or a file of it: instance types and their prices, instead of the built-in list."),
 ]
 WorkersOption = Annotated[
     int | None,

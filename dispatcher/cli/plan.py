@@ -29,6 +29,7 @@ from dispatcher.cli.options import (
     MemoryOption,
     Output,
     OutputOption,
+    PricesOption,
     RegionOption,
     S3EndpointOption,
     WorkerSecondsOption,
@@ -47,6 +48,7 @@ from dispatcher.layout import (
     Column,
     Line,
     count_text,
+    counts,
     partition_text,
     printable,
     seconds_text,
@@ -79,8 +81,7 @@ class PlannedCluster(StrEnum):
 _COLUMNS = (
     PARTITION,
     Column("nothing_to_do"),
-    Column("rows_before", show=count_text),
-    Column("delta_rows", show=count_text),
+    *counts("rows_before", "delta_rows"),
     Column("hash_bucket_count", "hash buckets", count_text),
     Column("max_rows_per_round", show=count_text),
     Column("expected_sla", "expected s", seconds_text),
@@ -145,10 +146,7 @@ def plan(
         PlannedCluster,
         typer.Option(help="Where sessions run: on this machine, an EMR cluster, or EMR Serverless, chosen for each."),
     ] = PlannedCluster.LOCAL,
-    price_file: Annotated[
-        str | None,
-        typer.Option(help="JSON, or a file of it: instance types and their prices, instead of the built-in list."),
-    ] = None,
+    price_file: PricesOption = None,
     instance_type: Annotated[
         list[str] | None, typer.Option(help="An instance type for clusters; default: all of the list.")
     ] = None,

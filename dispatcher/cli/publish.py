@@ -28,16 +28,13 @@ from dispatcher.cli.options import EndpointOption, Output, OutputOption
 from dispatcher.cli.output import answer_records
 from dispatcher.cli.table_places import LakePlace
 from dispatcher.clients import dependencies_of
-from dispatcher.layout import Column, count_text
+from dispatcher.layout import Column, counts
 
 _COLUMNS = (
     Column("table_id", "table"),
     Column("format"),
     Column("version", show=lambda value: "-" if value is None else str(value)),
-    Column("files_added", show=count_text),
-    Column("files_removed", show=count_text),
-    Column("files_marked", show=count_text),
-    Column("behind", show=count_text),
+    *counts("files_added", "files_removed", "files_marked", "behind"),
     Column("state"),
 )
 

@@ -15,7 +15,7 @@ from dispatcher.cli.redrive import Selection, move
 from dispatcher.cli.table_places import LakePlace, StatePlace
 from dispatcher.cli.tables import table_record
 from dispatcher.clients import CommandDependencies, QueueAddress, dependencies_of
-from dispatcher.layout import PARTITION, STATUS, Column, age_text, count_text, seconds_text, time_text, usd_text
+from dispatcher.layout import PARTITION, STATUS, Column, age_text, count_text, counts, seconds_text, time_text, usd_text
 from dispatcher.operations.status import JobRunView, SessionView, view_all, view_job_run, view_open
 from dispatcher.operations.table_lag import TableLag, most_behind_first, table_lag
 from dispatcher.records.job_run_store import JobRunStore
@@ -61,10 +61,7 @@ _LAG_COLUMNS = (
     Column("table_id", "table"),
     Column("pending_seconds", "pending for", age_text),
     Column("lag_bound_seconds", "bound", age_text),
-    Column("pending_rows", show=count_text),
-    Column("pending_bytes", show=count_text),
-    Column("small_files", show=count_text),
-    Column("dead_rows", show=count_text),
+    *counts("pending_rows", "pending_bytes", "small_files", "dead_rows"),
     Column("published_lag_seconds", "published lag", age_text),
 )
 

@@ -18,22 +18,19 @@ from compactor.publishing.publication import columns_left_out, lags, publishers_
 from compactor.reading.scan import Scan
 from compactor.schemas.cast import python_rows
 from dispatcher.cli.expressions import parse_filters, parse_schema_option
-from dispatcher.cli.options import Output, OutputOption, PartitionOption, TableArgument
+from dispatcher.cli.options import ContentTypeOption, CopyOption, Output, OutputOption, PartitionOption, TableArgument
 from dispatcher.cli.output import answer, answer_records
 from dispatcher.cli.table_places import LakePlace, existing_stream, named_partition, partitions_of
 from dispatcher.cli.table_properties import parse_properties
-from dispatcher.layout import PARTITION, Column, age_text, count_text, data_columns, time_text
+from dispatcher.layout import PARTITION, Column, age_text, count_text, counts, data_columns, time_text
 
 _STREAM_COLUMNS = (
     PARTITION,
-    Column("deltas", show=count_text),
-    Column("delta_rows", show=count_text),
+    *counts("deltas", "delta_rows"),
     Column("compacted_to"),
     Column("pending_rows", show=count_text),
     Column("pending_seconds", "oldest pending", age_text),
-    Column("files", show=count_text),
-    Column("rows", show=count_text),
-    Column("bytes", show=count_text),
+    *counts("files", "rows", "bytes"),
     Column("hash_bucket_count", "hash buckets", count_text),
 )
 
@@ -130,16 +127,12 @@ def append(
         typer.Option(help="The delta's id. Appending the same id again changes nothing and gives the same answer."),
     ] = None,
     position: Annotated[int | None, typer.Option(help="The stream position. Default: the clock in ms.")] = None,
-    content_type: Annotated[
-        ContentType, typer.Option(help="Format of files whose name does not tell it.")
-    ] = ContentType.PARQUET,
+    content_type: ContentTypeOption = ContentType.PARQUET,
     stream_version: Annotated[
         int | None,
         typer.Option(min=1, help="The stream version. Default: the active one; an unreleased one must be named."),
     ] = None,
-    copy: Annotated[
-        bool, typer.Option("--copy", help="Copy the files into the lake instead of registering them in place.")
-    ] = False,
+    copy: CopyOption = False,
     changes: Annotated[
         str | None,
         typer.Option(

@@ -16,7 +16,7 @@ from dispatcher.cli.options import Output, OutputOption, PartitionOption, TableA
 from dispatcher.cli.output import answer, answer_records, parse_partition, write_lines
 from dispatcher.cli.table_places import LakePlace, existing_stream, named_partition, partitions_of
 from dispatcher.clients import dependencies_of
-from dispatcher.layout import PARTITION, Column, age_text, count_text
+from dispatcher.layout import PARTITION, Column, age_text, count_text, counts
 from dispatcher.operations.table_lag import TableLag, lag_of
 
 if TYPE_CHECKING:
@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 
 TABLE_COLUMNS = (
     Column("table_id", "table"),
-    Column("partitions", show=count_text),
-    Column("rows", show=count_text),
-    Column("bytes", show=count_text),
-    Column("pending_rows", show=count_text),
+    *counts("partitions", "rows", "bytes", "pending_rows"),
     Column("pending_seconds", "pending for", age_text),
 )
 _GARBAGE_COLUMNS = (Column("garbage_files", show=count_text), Column("garbage_bytes", show=count_text))
@@ -35,9 +32,7 @@ _SCHEMA_COLUMNS = (Column("column"), Column("type"), Column("nullable"), Column(
 _FILE_COLUMNS = (
     PARTITION,
     Column("path", "file"),
-    Column("rows", show=count_text),
-    Column("dead_rows", show=count_text),
-    Column("bytes", show=count_text),
+    *counts("rows", "dead_rows", "bytes"),
 )
 
 

@@ -159,9 +159,9 @@ class JobRunView(Document):
         return seconds_late(seconds, self.paused_seconds, self.desired_sla)
 
 
-def view_job_run(records: JobRunStore, job_run_id: str, clock: Clock, *, with_sessions: bool = True) -> JobRunView:
+def view_job_run(records: JobRunStore, job_run_id: str, clock: Clock) -> JobRunView:
     """Raises `Invalid` if there is no such job run."""
-    view = find_job_run(records, job_run_id, clock, with_sessions=with_sessions, waits=Waits(records, clock))
+    view = find_job_run(records, job_run_id, clock, waits=Waits(records, clock))
     if view is None:
         raise Invalid(f"there is no job run {job_run_id!r} here: `lithify status` lists those there are")
     return view
@@ -172,7 +172,6 @@ def find_job_run(
     job_run_id: str,
     clock: Clock,
     *,
-    with_sessions: bool = True,
     message_id: str | None = None,
     waits: Waits | None = None,
 ) -> JobRunView | None:
@@ -186,7 +185,7 @@ def find_job_run(
     """
     log = records.log(job_run_id)
     state = log.load().state
-    rejections = _rejections(records, job_run_id) if with_sessions or state.status is JobRunStatus.ABSENT else ()
+    rejections = _rejections(records, job_run_id)
     answer = message_id
     if message_id is None and state.status is JobRunStatus.ABSENT and rejections:
         answer = rejections[0].message_id
@@ -198,8 +197,6 @@ def find_job_run(
     if state.status is JobRunStatus.ABSENT:
         return None
     view = _view(job_run_id, state, log.entry(1).at_ms, clock, waits)
-    if not with_sessions:
-        return view
     if state.shards is not None:
         return _with_shards(records, view, state, state.shards, clock).model_copy(update={"rejections": rejections})
     sessions = _sessions(records, job_run_id, state.sessions.values(), clock)

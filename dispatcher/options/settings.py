@@ -33,7 +33,7 @@ from dispatcher.scheduling.limits import Limits
 from dispatcher.workflow.dispatcher_task import DispatcherTask
 from launcher.archive import ArchiveManifest
 from launcher.clusters import AwsCluster, Cluster
-from launcher.clusters.standalone import violations
+from launcher.clusters.local import violations
 from launcher.clusters.workers import Workers
 from launcher.emr.settings import EmrServerlessSettings, check_archive, check_places, parse_settings, room_on
 from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom

@@ -221,7 +221,6 @@ def _step(found: Answer) -> StepSeen:
     failure = found["Status"].get("FailureDetails", {})
     parts = (failure.get("Reason", ""), failure.get("Message", ""))
     return StepSeen(
-        step_id=found["Id"],
         state=found["Status"]["State"],
         message=" ".join(filter(None, parts)),
         log_file=failure.get("LogFile", ""),

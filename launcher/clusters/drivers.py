@@ -141,17 +141,15 @@ OUT_OF_MEMORY_WORDS = ("java.lang.OutOfMemoryError", "MemoryError")
 KILLED = "was killed (SIGKILL), as the system does where memory runs out"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DriverSettings:
     """
-    kind                of the cluster, in references
     work_folder         for records, output and scratch files
     stop_seconds        from asking a job to end to killing it
     unattended_seconds  after which a job that no dispatcher observes is ended
     logs_kept           of jobs that did not succeed
     """
 
-    kind: str
     work_folder: Path
     stop_seconds: float = 10.0
     unattended_seconds: float = 6 * 3600.0
@@ -187,7 +185,9 @@ class _Record(Document):
 class Drivers:
     """Starts and finds drivers below one work folder."""
 
-    def __init__(self, settings: DriverSettings, clock: Clock) -> None:
+    def __init__(self, kind: str, settings: DriverSettings, clock: Clock) -> None:
+        """`kind`: of the cluster, in references."""
+        self._kind = kind
         self._settings = settings
         self._clock = clock
         self._machine = Machine.here()
@@ -196,7 +196,7 @@ class Drivers:
 
     @property
     def place(self) -> str:
-        return f"{self._settings.kind} {self._machine.host} {self._machine.run} {self._settings.work_folder}"
+        return f"{self._kind} {self._machine.host} {self._machine.run} {self._settings.work_folder}"
 
     @property
     def _scratch(self) -> Path:
@@ -243,7 +243,7 @@ class Drivers:
 
     def attach(self, reference: ClusterReference) -> Driver | None:
         ids = reference.ids
-        if reference.kind != self._settings.kind or ids.get("host") != self._machine.host:
+        if reference.kind != self._kind or ids.get("host") != self._machine.host:
             return None
         is_here = ids.get("run") == self._machine.run
         return Driver(reference, self._children.get(int(ids["pid"])), is_here=is_here)
@@ -265,7 +265,7 @@ class Drivers:
             "pid": str(pid),
             "started": started or "",
         }
-        return ClusterReference(kind=self._settings.kind, ids=ids)
+        return ClusterReference(kind=self._kind, ids=ids)
 
     def _start(
         self, name: str, scratch: ScratchFolder, argv: Sequence[str], environment: Mapping[str, str]

@@ -12,8 +12,7 @@ from compactor.model.errors import Conflict, Invalid, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan, ClusterUse
 from launcher.clusters import LaunchedJob
 from launcher.emr.reasons import CANCELLED, of_program
-from launcher.emr.request import ClusterLaunch
-from launcher.emr.serverless_request import start_job_run_request
+from launcher.emr.request import ClusterLaunch, start_job_run_request
 from launcher.emr.service import (
     SERVERLESS_ENDED_STATES,
     SERVERLESS_LIVE_STATES,

@@ -40,7 +40,6 @@ class ClusterSeen:
 
 @dataclass(frozen=True)
 class StepSeen:
-    step_id: str
     state: str
     message: str = ""
     log_file: str = ""

@@ -28,8 +28,7 @@ from launcher.clusters import Cluster
 from launcher.clusters.drivers import read_record
 from launcher.clusters.emr import EmrCluster
 from launcher.clusters.emr_serverless import EmrServerlessCluster
-from launcher.clusters.local import LocalCluster, LocalClusterSettings
-from launcher.clusters.standalone import StandaloneCluster, StandaloneClusterSettings
+from launcher.clusters.local import LocalCluster, LocalClusterSettings, StandaloneCluster, StandaloneClusterSettings
 from launcher.plan import Room
 from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
 from launcher.spark_job import ClusterReference, SparkJob

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.emr.request import step_command
-from launcher.emr.serverless_request import start_job_run_request
+from launcher.emr.request import start_job_run_request, step_command
 from tests.fakes.emr_steps import (
     RunningStep,
     SparkSubmitSteps,

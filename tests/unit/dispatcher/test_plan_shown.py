@@ -120,7 +120,14 @@ def test_it_counts_on_the_scratch_folder_and_the_driver_that_a_dispatcher_with_i
     work_folder = tmp_path / "not" / "made" / "yet"
     monkeypatch.setattr("launcher.clusters.local.free_disk_bytes", {work_folder: 7 * GIB}.__getitem__)  # it changes
     machine = session_share(8 * GIB, 2, 2)
-    settings = LocalClusterSettings(*machine, Path("a/spark"), Path("a/java"), work_folder, environment={})
+    settings = LocalClusterSettings(
+        resources=machine[0],
+        driver_memory_bytes=machine[1],
+        spark_home=Path("a/spark"),
+        java_home=Path("a/java"),
+        work_folder=work_folder,
+        environment={},
+    )
     cluster = LocalCluster(settings, SystemClock())
     options = ("--cores", "2", "--memory-gib", "8", "--max-sessions", "2", "--work-folder", str(work_folder), *ON_SPARK)
     arithmetic = planned(command, lake, *options, partitions=ONE_DAY)["sessions"][0]["arithmetic"]

@@ -19,8 +19,7 @@ from compactor.planning.machine_share import GIB
 from compactor.planning.sizing import Resources
 from compactor.sessions.keys import BundleFolder, SessionFolder
 from compactor.storage.location import StoreLocation
-from launcher.emr.request import ClusterLaunch, JsonObject, run_job_flow_request
-from launcher.emr.serverless_request import start_job_run_request
+from launcher.emr.request import ClusterLaunch, JsonObject, run_job_flow_request, start_job_run_request
 from launcher.emr.settings import EmrServerlessSettings, EmrSettings, SecurityGroups, state_digest, tags_of
 from launcher.spark_job import SparkJob
 from tests.fakes.emr_account import check_job_flow

@@ -17,7 +17,7 @@ from compactor.storage.location import StoreLocation
 from dispatcher.options.service_options import ServiceOptions, ServicePlaces, SparkOptions
 from dispatcher.options.settings import standalone_address
 from launcher.archive import MANIFEST, ArchiveManifest, check_archive, python_release, read_manifest
-from launcher.clusters.standalone import is_this_machine, violations
+from launcher.clusters.local import is_this_machine, violations
 from launcher.submit import EXECUTORS_SECONDS_MAX, standalone_spark_conf
 from tests.conftest import Command
 
