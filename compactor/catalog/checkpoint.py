@@ -31,6 +31,7 @@ from compactor.catalog.snapshot import CompactedStream, Reset, RetractedDelta, S
 from compactor.log.checkpoints import Described, GrowingSeries, ReplacedRows, SharedCheckpoint
 from compactor.log.columns import RecordCodec
 from compactor.model.document import Document
+from compactor.model.errors import Corrupt
 from compactor.model.files import DataFile
 from compactor.model.names import LifecycleState
 
@@ -181,7 +182,17 @@ def _deltas(table: pa.Table, retired_position: int | None, retracted: Sequence[i
         array = array.filter(pc.greater(positions, retired_position))
     if retracted:
         array = array.filter(pc.invert(pc.is_in(array.field("position"), pa.array(retracted, pa.int64()))))
-    return DeltaSequence(_present(_DELTA.to_values(array)))
+    _DELTA.to_values(array.slice(0, 0))  # raises for rows of another kind
+    return DeltaSequence.stored(array.drop_null(), _decoded)
+
+
+def _decoded(rows: pa.StructArray) -> list[DeltaAdded]:
+    try:
+        return _present(_DELTA.to_values(rows))
+    except (KeyError, ValueError) as error:
+        raise Corrupt(
+            f"a checkpoint has a delta that is none: {error}. Delete it: it is read from entries then"
+        ) from error
 
 
 def _compacted(table: pa.Table) -> CompactedStream:

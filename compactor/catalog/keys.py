@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Annotated
 
+from compactor.model.clock import Clock
 from compactor.model.names import ContentType
 from compactor.storage.keys import Hex, Key, PartitionItems, Spelling, encode_partition, spelled
 
@@ -114,6 +115,16 @@ class DeltaFilePath(
     append_id: str
     file_number: int
     content_type: Suffix
+
+    @staticmethod
+    def fresh_append_id(clock: Clock) -> str:
+        """32 hexadecimal digits that begin with the time, so that a listing has the oldest appends first."""
+        return f"{clock.now_ms():012x}{clock.new_id()[12:]}"
+
+    @staticmethod
+    def begin_of(stream: StreamFolder, at_ms: int | None = None) -> str:
+        """What precedes the keys of appends that began at a time or later (None: of all), and follows the others."""
+        return f"{stream.data}/delta/{'' if at_ms is None else f'{at_ms:012x}'}"
 
 
 class CompactedFilePath(

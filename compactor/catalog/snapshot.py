@@ -312,7 +312,7 @@ def _retire_deltas(snapshot: StreamSnapshot, action: DeltasRetired) -> StreamSna
         raise Corrupt(f"deltas up to {action.position} are retired, beyond the last position {stream.last_position}")
     leaving, staying = stream.deltas.split(action.position)
     retired = (stream.retired or RetiredDeltas(action.position)).with_more(
-        action.position, (each for delta in leaving for each in delta.ids), action.ids_refused_until_ms, action.at_ms
+        action.position, leaving.ids(), action.ids_refused_until_ms, action.at_ms
     )
     changed = replace(stream, deltas=staying, retired=retired)
     return replace(snapshot, sources=MappingProxyType({**snapshot.sources, action.stream_version: changed}))
@@ -426,7 +426,7 @@ def _reset(snapshot: StreamSnapshot, action: StreamDropped | StreamRestored) -> 
 
 
 def _without_deltas(source: SourceStream, action: StreamDropped) -> SourceStream:
-    retired, ids = source.retired, [each for delta in source.deltas for each in delta.ids]
+    retired, ids = source.retired, list(source.deltas.ids())
     if source.last_position is not None and (ids or retired is not None):
         before = retired or RetiredDeltas(source.last_position)
         retired = before.with_more(source.last_position, ids, action.ids_refused_until_ms, action.at_ms)

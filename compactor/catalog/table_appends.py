@@ -180,7 +180,7 @@ class TableAppends:
         incoming = _Incoming(self._table.stream(partition), request, open_source(source), form)
         snapshot = incoming.stream.load().state
         self._check_begins([snapshot])
-        prepared = self._prepare(incoming, snapshot, _Target(self._clock.new_id()), [])
+        prepared = self._prepare(incoming, snapshot, _Target(DeltaFilePath.fresh_append_id(self._clock)), [])
         (added,) = self._append_to(incoming.stream, [prepared])
         return added
 
@@ -234,7 +234,7 @@ class TableAppends:
         """The deltas of each stream, in their order. None: they were overtaken, and none of them is added."""
         self._check_begins(snapshots.values())
         checked: dict[StreamFolder, list[_Checked]] = {folder: [] for folder in streams}
-        target = _Target(self._clock.new_id())
+        target = _Target(DeltaFilePath.fresh_append_id(self._clock))
 
         def prepare(number_and_delta: tuple[int, _Incoming]) -> _Prepared:
             number, each = number_and_delta

@@ -13,9 +13,9 @@ gets a new piece when its version changes.
 
 Order of writes: new pieces, the head, the hint; then objects are deleted that no kept checkpoint refers to. A crash in
 between leaves objects that no head names, which garbage collection finds (`unneeded`). Which checkpoints are kept: the
-newest, and earlier ones at distances that double, and some between them that share pieces with all later ones, while
-all together are below `KEPT_BYTES_RATIO` times the newest, or `KEPT_BYTES_MIN`. So a reader as of an earlier entry
-replays as many entries as have been written since, or an eighth of them where these are many.
+newest, and earlier ones at distances that double, and some between them, while all together are below
+`KEPT_BYTES_RATIO` times the newest, or `KEPT_BYTES_MIN`. So a reader as of an earlier entry replays as many entries as
+have been written since, or an eighth of them where these are many.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Generic, Literal, TypeVar
 
 import pyarrow as pa
@@ -51,15 +52,14 @@ KEPT_BYTES_MIN = 4_000_000
 
 SMALL_ROWS = 512
 MERGED_ENTRIES = 16 * CHECKPOINT_ENTRIES
-"""At the multiples of this entry number small pieces are merged: the checkpoint there shares its pieces with later
-ones, and is kept for long."""
+"""At its multiples small pieces are merged: checkpoints there share pieces with later ones, and are kept for long."""
 
 MERGES = ((SMALL_ROWS * 3 // 4, 16, MERGED_ENTRIES), (8 * SMALL_ROWS * 3 // 4, 16, 8 * MERGED_ENTRIES))
 """(rows, pieces, entries): when so many of a series' last pieces have fewer rows each, and at multiples of this entry
 number, they are merged into one."""
 
 SMALL_KEPT = 64
-"""Small pieces that their writer remembers, so that it does not read them when it merges them."""
+"""Small pieces that a process remembers, so that it does not read them again when it merges them, for example."""
 
 WHOLE_KEPT = 2
 """Earlier checkpoints of the whole form that are kept beside the newest."""
@@ -242,6 +242,13 @@ class CheckpointFolder(Generic[StateT]):
         listed = sorted(self._listed_heads(), reverse=True)
         return self._first_restored(form, (number for number in listed if as_of is None or number <= as_of))
 
+    def nearest_after(self, number: int) -> int | None:
+        """The first checkpoint after an entry, if it is nearer than all before it, by the head that was read last."""
+        earlier = () if self._last_head is None else self._last_head[0].earlier
+        before = max((each.entry_number for each in earlier if each.entry_number <= number), default=0)
+        after = (each.entry_number for each in earlier if each.entry_number > number)
+        return next((each for each in after if each - number < number - before), None)
+
     def _first_restored(self, form: SharedCheckpoint[StateT], entry_numbers: Iterator[int]) -> LogState[StateT] | None:
         for entry_number in entry_numbers:
             head = self._read_head(entry_number)
@@ -262,6 +269,9 @@ class CheckpointFolder(Generic[StateT]):
         return {name: _joined(parts) for name, parts in series.items()}
 
     def _read_piece(self, piece: Piece) -> pa.Table:
+        for name, known in tuple(self._small):
+            if name == piece.name:
+                return known
         key = CheckpointObject(self._folder, piece.name).key
         body = self._store.read(key)
         if body is None:
@@ -269,6 +279,8 @@ class CheckpointFolder(Generic[StateT]):
         table = parse_rows(body)
         if table.num_rows != piece.rows:
             raise Corrupt(f"{key} has {table.num_rows} rows, not {piece.rows}")
+        if piece.rows < SMALL_ROWS and piece.last is not None:
+            self._small.append((piece.name, table))
         return table
 
     def _read_head(self, entry_number: int) -> CheckpointHead | None:
@@ -303,7 +315,7 @@ class CheckpointFolder(Generic[StateT]):
             return _Hint.parse_durable(body, self._hint_key).entry_number
         except (Corrupt, Outdated) as error:
             _log.warning("checkpoint_hint_unreadable", log=self._folder, reason=str(error))
-            return None
+        return None
 
     def _read_whole(self, form: WholeCheckpoint[StateT], entry_number: int) -> LogState[StateT] | None:
         key = WholeCheckpointObject(self._folder, entry_number).key
@@ -369,8 +381,8 @@ class CheckpointFolder(Generic[StateT]):
     def _write_shared(self, form: SharedCheckpoint[StateT], log_state: LogState[StateT]) -> None:
         number = log_state.entry_number
         hinted = self._read_hint()
-        if hinted is not None and hinted >= number:
-            return  # another writer has written a later one
+        if hinted is not None and hinted >= number:  # another writer has written a later one
+            return
         before = self._head_to_share_with(hinted)
         described = form.describe(log_state.state)
         writer = _PieceWriter(self._store, self._folder, number, self._clock, self._small, self._read_piece)
@@ -464,13 +476,15 @@ class _PieceWriter:
         if last is None or last < series.last:
             first = series.first if last is None else last + 1
             kept.append(self._put(series.name, series.rows_after(last), first=first, last=series.last))
+        is_beside, rows_min = self._entry_number % CHECKPOINT_ENTRIES != 0, 0
         for rows_max, count, entries in MERGES:
             small = _last_below(kept, rows_max)
-            if len(small) >= (2 if self._entry_number % entries == 0 else count):
-                known = dict(self._small)
-                rows = _joined([known[each.name] if each.name in known else self._read(each) for each in small])
-                merged = self._put(series.name, rows, first=small[0].first, last=small[-1].last)
-                kept = [*kept[: len(kept) - len(small)], merged]
+            is_due = self._entry_number % entries == 0 or (is_beside and not rows_min)
+            # Smaller pieces wait for a merge of their own: else each merge would write all rows since the last one.
+            if len(small) > 1 and (is_due or sum(each.rows >= rows_min for each in small) >= count):
+                rows = _joined([self._read(each) for each in small])
+                kept[-len(small) :] = [self._put(series.name, rows, first=small[0].first, last=small[-1].last)]
+            rows_min = rows_max
         return kept
 
     def _put(
@@ -495,10 +509,7 @@ class _PieceWriter:
 
 def _last_below(pieces: Sequence[Piece], rows_max: int) -> list[Piece]:
     """The pieces at the end that have fewer rows."""
-    start = len(pieces)
-    while start and pieces[start - 1].rows < rows_max:
-        start -= 1
-    return list(pieces[start:])
+    return [*takewhile(lambda piece: piece.rows < rows_max, reversed(pieces))][::-1]
 
 
 def _with_earlier(head: CheckpointHead, before: CheckpointHead, before_bytes: int) -> tuple[CheckpointHead, list[str]]:
@@ -522,13 +533,16 @@ def _with_earlier(head: CheckpointHead, before: CheckpointHead, before_bytes: in
 def _kept(
     head: CheckpointHead, earlier: Sequence[EarlierCheckpoint], pieces: Sequence[EarlierPiece]
 ) -> list[EarlierCheckpoint]:
-    """The kept checkpoints, while bytes suffice: of those within a factor of 2 in distance from the newest the
-    earliest, and those at which pieces were merged, eight of them for each doubling of the distance."""
-    by_distance: dict[int, EarlierCheckpoint] = {}
+    """The kept checkpoints, while bytes suffice: of each doubling of the distance from the newest the earliest, 8 at
+    which pieces were merged, and 8 beside the multiples."""
+    earliest: dict[tuple[bool, int], EarlierCheckpoint] = {}
     for each in reversed(earlier):
-        by_distance[(head.entry_number - each.entry_number).bit_length()] = each
-    first = {each.entry_number for each in by_distance.values()}
-    chosen = [each for each in reversed(earlier) if each.entry_number in first or _is_kept_for_long(head, each)]
+        distance = (head.entry_number - each.entry_number).bit_length()
+        step = max(MERGED_ENTRIES, (1 << distance) // 16)
+        if each.entry_number % step == 0 or each.entry_number % CHECKPOINT_ENTRIES:
+            earliest[each.entry_number % step == 0, each.entry_number // step] = each
+        earliest[False, -distance] = each
+    chosen = sorted(set(earliest.values()), key=lambda each: -each.entry_number)
     # The list of earlier checkpoints is part of the newest head, and short.
     one = len(head.render()) + sum(piece.size_bytes for piece in head.pieces)
     total, counted, kept = one, set[str](), list[EarlierCheckpoint]()
@@ -540,11 +554,6 @@ def _kept(
         counted |= {piece.name for piece in own}
         kept.append(each)
     return kept[::-1]
-
-
-def _is_kept_for_long(head: CheckpointHead, earlier: EarlierCheckpoint) -> bool:
-    farthest = 1 << (head.entry_number - earlier.entry_number).bit_length()
-    return earlier.entry_number % max(MERGED_ENTRIES, farthest // 16) == 0
 
 
 def _whole_to_try(as_of: int | None, hinted: int | None, every: int) -> list[int]:

@@ -111,7 +111,8 @@ class _ListCodec:
         return pa.ListArray.from_arrays(_offsets(values), items, type=self.arrow_type, mask=_absent(values))
 
     def to_values(self, array: pa.Array) -> list[Any]:
-        items, borders = self._item.to_values(array.values), array.offsets.to_pylist()
+        borders, own = _own_items(array)
+        items = self._item.to_values(array.values.slice(*own))
         return [
             tuple(items[start:end]) if is_present else None
             for start, end, is_present in zip(borders, borders[1:], array.is_valid().to_pylist())
@@ -135,8 +136,8 @@ class _MapCodec:
         return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, items)
 
     def to_values(self, array: pa.Array) -> list[Any]:
-        keys, items = self._key.to_values(array.keys), self._item.to_values(array.items)
-        borders = array.offsets.to_pylist()
+        borders, own = _own_items(array)
+        keys, items = self._key.to_values(array.keys.slice(*own)), self._item.to_values(array.items.slice(*own))
         return [
             dict(zip(keys[start:end], items[start:end])) if is_present else None
             for start, end, is_present in zip(borders, borders[1:], array.is_valid().to_pylist())
@@ -258,6 +259,14 @@ def _needed(of: type[Any]) -> set[str]:
 
 def _offsets(values: Values) -> pa.Array:
     return pa.array(accumulate((len(value or ()) for value in values), initial=0), pa.int32())
+
+
+def _own_items(array: pa.Array) -> tuple[list[int], tuple[int, int]]:
+    """The borders of a list array's values among its items, and the first and the number of these: a slice of an array
+    has the items of all of it."""
+    borders = array.offsets.to_pylist() or [0]
+    first, last = borders[0], borders[-1]
+    return [border - first for border in borders], (first, last - first)
 
 
 def _absent(values: Values) -> pa.Array:

@@ -26,7 +26,7 @@ from typing import Generic, TypeVar
 
 from pydantic import TypeAdapter
 
-from compactor.log.checkpoints import CHECKPOINT_ENTRIES, Checkpoint, CheckpointFolder, LogState
+from compactor.log.checkpoints import CHECKPOINT_ENTRIES, MERGED_ENTRIES, Checkpoint, CheckpointFolder, LogState
 from compactor.log.entries import Entry, EntryFolder
 from compactor.log.keys import HintObject
 from compactor.log.long_lists import LongLists
@@ -43,9 +43,6 @@ _log = ProcessLog()
 
 ENTRIES_AT_ONCE = 16
 """Entries that are read at the same time, since each read from an object store has a latency."""
-
-ENTRIES_AHEAD = 64
-"""Entries of a reader of many that are in memory at a time."""
 
 LISTED_MAX = 1_000
 """Objects of one page of a listing. Of a log with more, the checkpoint is read first, and then what comes after it."""
@@ -284,8 +281,8 @@ class DurableLog(Generic[StateT, ActionT]):
 
     def entries_between(self, first: int, last: int, at_once: int = AT_ONCE) -> Iterator[Entry[ActionT]]:
         """Entries `first` to `last`, in order, many read at a time. All must exist (`Corrupt` otherwise)."""
-        for start in range(first, last + 1, ENTRIES_AHEAD):
-            numbers = range(start, min(start + ENTRIES_AHEAD, last + 1))
+        for start in range(first, last + 1, at_once):
+            numbers = range(start, min(start + at_once, last + 1))
             yield from run_concurrently(self._store.location, self.entry, numbers, at_once)
 
     def check_whole(self, log_state: LogState[StateT]) -> None:
@@ -390,6 +387,15 @@ class DurableLog(Generic[StateT, ActionT]):
         """Writes this fold as a checkpoint (`log/checkpoints.py`)."""
         self._checkpoints.write(log_state)
 
+    def keep_checkpoint(self, log_state: LogState[StateT]) -> None:
+        """Writes this fold as a checkpoint, beside the multiples, for somebody who needs it much later."""
+        if log_state.entry_number > MERGED_ENTRIES and log_state.entry_number % self._format.checkpoint_entries:
+            self._write_if_possible(log_state)
+
+    def checkpoint_after(self, number: int) -> int | None:
+        """The first checkpoint after an entry, if it is nearer than all before it, as far as this process knows."""
+        return self._checkpoints.nearest_after(number)
+
     def unneeded_objects(self) -> Iterator[ObjectEntry]:
         """Objects of checkpoints that the newest one does not need, and lists of entries that were not written. Recent
         ones may belong to an active writer."""
@@ -423,8 +429,10 @@ class DurableLog(Generic[StateT, ActionT]):
         return self._checkpoints.nearest(as_of) or LogState(0, self._format.initial)
 
     def _checkpoint_when_due(self, log_state: LogState[StateT]) -> None:
-        if log_state.entry_number % self._format.checkpoint_entries:
-            return
+        if log_state.entry_number % self._format.checkpoint_entries == 0:
+            self._write_if_possible(log_state)
+
+    def _write_if_possible(self, log_state: LogState[StateT]) -> None:
         try:
             self.write_checkpoint(log_state)
         except Unavailable as error:

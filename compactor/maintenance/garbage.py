@@ -59,6 +59,7 @@ from compactor.catalog.keys import (
     DeltaFilePath,
     NewsHint,
     OpenFilePath,
+    StreamFolder,
     TableFolder,
     is_open_file,
     partition_hash,
@@ -102,7 +103,7 @@ class GarbageFile(Document):
 class StreamGarbage(Document):
     """The files of one partition stream.
 
-    kept_files   files that stay
+    kept_files   files that stay, without those of appends that began in the grace period: they are not looked at
     garbage      files that can be deleted, and objects of the log that are no entries
     unknown      keys of files without one of Lithify's names: they stay
     """
@@ -128,8 +129,14 @@ REQUESTS_AT_ONCE = 32
 NAMES_FIRST = 100
 """Of fewer old files the names are looked at before the log: nothing is read for files that are not Lithify's."""
 
-STORE_CLOCKS_DIFFER_MS = 3_600_000
-"""By which two times of one store may be wrong. Generous: it costs the entries of so long."""
+ENTRIES_TO_A_CHECKPOINT = 32
+"""After the retention's begin, that are read so that the snapshot there is not folded from an earlier checkpoint."""
+
+DAY_MS = 86_400_000
+
+CLOCKS_DIFFER_MS = 600_000
+"""By which two times of one store, or of a writer and the store, may differ. Generous: it costs the entries of so
+long."""
 
 
 def find_garbage(
@@ -196,6 +203,7 @@ class _Search:
         named_since_ms: int,
         before: Callable[[PartitionStream], None],
     ) -> None:
+        self._now_ms = clock.now_ms()
         self._before = before
         self._store = store
         self._folder = folder
@@ -275,7 +283,7 @@ class _Search:
         stream.log.check_whole(known)
         live = set(self._keys(paths_of_snapshot(known.state)))
         sorted_out = _SortedOut(self._since_ms)
-        for file in chain(self._store.list(f"{stream.folder.data}/"), place.open_files):
+        for file in chain(self._listed(stream.folder), place.open_files):
             sorted_out.add(file, is_needed=file.key in live or file.key in self._published.paths)
         if len(sorted_out.old) < NAMES_FIRST:
             sorted_out.leave_unknown()
@@ -294,6 +302,23 @@ class _Search:
             garbage=tuple(garbage),
             unknown=tuple(sorted_out.unknown),
         )
+
+    def _listed(self, folder: StreamFolder) -> Iterator[ObjectEntry]:
+        """The files of a stream. Those of appends that began in the grace period, by their ids, are left out, unless
+        there are append ids that do not begin with a time: these may stand anywhere."""
+        listed = self._store.list(f"{folder.data}/")
+        begin = DeltaFilePath.begin_of(folder, self._since_ms + CLOCKS_DIFFER_MS)
+        end = DeltaFilePath.begin_of(folder, self._now_ms + DAY_MS)
+        for file in listed:
+            if begin <= file.key < end:
+                rest = self._store.list(f"{folder.data}/", end)
+                after = next(rest, None)
+                if after is None or not after.key.startswith(DeltaFilePath.begin_of(folder)):
+                    yield from chain([] if after is None else [after], rest)
+                    return
+                yield from chain([file], listed)
+                return
+            yield file
 
     def _keep_needed(self, stream: PartitionStream, sorted_out: _SortedOut) -> None:
         if not stream.load().entry_number:
@@ -328,19 +353,31 @@ class _Search:
         files, but those that the one before it named. None of them is old after the first such entry that the store
         has since the grace period.
         """
-        earlier = stream.load(as_of=begin).state if begin else StreamSnapshot()
+        earlier = self._state_at(stream, begin)
         yield paths_of_snapshot(earlier)
         yield paths_of_snapshot(end.state)
         keeps_deltas = _keeps_deltas(earlier, end.state)
         if keeps_deltas and ReadPoint.of(earlier) == ReadPoint.of(end.state):
             return
-        young_ms = self._since_ms + STORE_CLOCKS_DIFFER_MS
+        young_ms = self._since_ms + CLOCKS_DIFFER_MS
         for entry in stream.log.entries_between(begin + 1, end.entry_number, self._entries_at_once):
             yield from map(_paths_of_action, entry.actions)
             is_compacted = any(isinstance(action, RoundCommitted | IndexRehashed) for action in entry.actions)
             is_young = is_compacted and entry.at_ms >= young_ms and stream.log.stored_at_ms(entry.number) >= young_ms
             if is_young and keeps_deltas:
                 return
+
+    def _state_at(self, stream: PartitionStream, begin: int) -> StreamSnapshot:
+        """The state at an entry, or at a checkpoint soon after it, if only deltas were added in between: an earlier
+        collection has left one (`retirement.py`)."""
+        if not begin:
+            return StreamSnapshot()
+        later = stream.log.checkpoint_after(begin)
+        if later is not None and later - begin <= ENTRIES_TO_A_CHECKPOINT:
+            between = stream.log.entries_between(begin + 1, later, self._entries_at_once)
+            if all(isinstance(action, _ONLY_ADDS) for entry in between for action in entry.actions):
+                begin = later
+        return stream.load(as_of=begin).state
 
     def _keys(self, paths: Iterable[str]) -> Iterator[str]:
         """A file below the root may have been registered in place by its absolute URI."""
@@ -374,7 +411,7 @@ class _SortedOut:
             self._keep(file)
         elif file.modified_at_ms < self._since_ms:
             self.old[file.key] = file
-        elif _is_ours(file.key):
+        elif _may_be_ours(file.key):
             self._keep(file)
         else:
             self.unknown.append(file.key)
@@ -449,6 +486,11 @@ def _is_ours(key: str) -> bool:
     return is_unfinished(key) or parse_any(key, DATA_KEYS) is not None
 
 
+def _may_be_ours(key: str) -> bool:
+    """Parses less: for files that stay in any case."""
+    return is_unfinished(key) or any(kind.template.fits(key) for kind in DATA_KEYS)
+
+
 def _is_of_an_append(key: str) -> bool:
     return is_unfinished(key) or DeltaFilePath.parse_or_none(key) is not None
 
@@ -464,8 +506,11 @@ def _keeps_deltas(earlier: StreamSnapshot, later: StreamSnapshot) -> bool:
     return earlier.reset == later.reset
 
 
+_ONLY_ADDS = (DeltaAdded, DeltasTaken, SessionPlanAnnounced, SessionPlanEnded)
+
+
 def paths_of_snapshot(snapshot: StreamSnapshot) -> list[str]:
-    paths = [file.path for source in snapshot.sources.values() for delta in source.deltas for file in delta.files]
+    paths = [path for source in snapshot.sources.values() for path in source.deltas.paths()]
     if snapshot.compacted is not None:
         paths += [file.path for file in snapshot.compacted.files.values()]
         paths += [path for file in snapshot.compacted.index_files for path in file.paths]

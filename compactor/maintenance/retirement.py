@@ -84,10 +84,14 @@ class StreamRetirement:
         return self._find(self._stream.load(), retention_seconds)
 
     def retire(self, retention_seconds: float) -> tuple[Retirement, ...]:
-        """Retires all deltas that may be retired, in one entry. May be repeated after any failure."""
+        """Retires all deltas that may be retired, in one entry. May be repeated after any failure.
+
+        The state before it is kept as a checkpoint: `garbage.py` asks for it when the retention has passed."""
         for _ in range(_TRIES):
             known = self._stream.load()
             found = self._find(known, retention_seconds)
+            if found:
+                self._stream.log.keep_checkpoint(known)
             if not found or self._append(known.state, found):
                 return found
         return ()
@@ -190,4 +194,4 @@ _NOTHING, _EVERYTHING = -(2**63), 2**63 - 1
 
 
 def _count(source: SourceStream, position: int) -> int:
-    return len(source.deltas) - sum(1 for _ in source.deltas.above(position))
+    return len(source.deltas.split(position)[0])

@@ -83,8 +83,7 @@ class KnownFiles:
         def states(partition: PartitionValues) -> list[tuple[list[str], list[RefusedIds], bool]]:
             return [
                 (
-                    [delta_id for delta in source.deltas for delta_id in delta.ids]
-                    + [each.delta_id for each in source.retracted],
+                    [*source.deltas.ids()] + [each.delta_id for each in source.retracted],
                     [] if source.retired is None else list(source.retired.refused),
                     source.retired is not None and source.retired.count > sum(map(len, source.retired.refused)),
                 )

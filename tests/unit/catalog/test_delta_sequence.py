@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.catalog.actions import DeltaAdded
+from compactor.catalog.actions import DeltaAdded, JoinedDelta
 from compactor.catalog.delta_sequence import DeltaSequence
-from compactor.model.names import Operation
+from compactor.log.columns import RecordCodec
+from compactor.model.files import DataFile
+from compactor.model.names import ContentType, Operation
 
 
 def delta(position: int) -> DeltaAdded:
@@ -18,8 +20,25 @@ def delta(position: int) -> DeltaAdded:
         operation=Operation.UPSERT,
         delta_id=f"delta {position}",
         content_digest="",
-        files=(),
+        files=tuple(
+            DataFile(
+                file_number=number, path=f"{position}/{number}", content_type=ContentType.CSV, rows=1, size_bytes=1
+            )
+            for number in range(1, 1 + position % 3)
+        ),
+        joined=tuple(
+            JoinedDelta(delta_id=f"part {number} of {position}", content_digest="", rows=1)
+            for number in range(position % 3)
+        ),
     )
+
+
+CODEC = RecordCodec(DeltaAdded)
+
+
+def stored(deltas: list[DeltaAdded]) -> DeltaSequence:
+    rows = CODEC.to_array([delta(-1), *deltas])[1:]  # with an offset, as rows after a retirement have
+    return DeltaSequence.stored(rows, lambda some: [each for each in CODEC.to_values(some) if each is not None])
 
 
 steps = st.lists(
@@ -27,9 +46,10 @@ steps = st.lists(
 )
 
 
-@given(steps)
-def test_a_sequence_is_what_the_tuple_of_its_deltas_is(history: list[tuple[str, int]]) -> None:
-    sequence, expected = DeltaSequence(), list[DeltaAdded]()
+@given(steps, st.integers(0, 90))
+def test_a_sequence_is_what_the_tuple_of_its_deltas_is(history: list[tuple[str, int]], rows: int) -> None:
+    expected = [delta(-2 * number) for number in range(rows, 0, -1)]
+    sequence = stored(expected)
     past: list[tuple[DeltaSequence, tuple[DeltaAdded, ...]]] = []
     for number, (step, chosen) in enumerate(history):
         past.append((sequence, tuple(expected)))
@@ -49,8 +69,12 @@ def test_a_sequence_is_what_the_tuple_of_its_deltas_is(history: list[tuple[str, 
 
 
 def assert_same(sequence: DeltaSequence, deltas: tuple[DeltaAdded, ...], position: int) -> None:
-    assert sequence == deltas
+    assert list(sequence.ids()) == [each for one in deltas for each in one.ids]
+    assert list(sequence.paths()) == [file.path for one in deltas for file in one.files]
+    found = sequence.find(f"part 0 of {position}")
+    assert found == next((each for each in deltas if each.position == position and each.joined), None)
     assert (len(sequence), bool(sequence)) == (len(deltas), bool(deltas))
+    assert sequence == deltas
     assert list(reversed(sequence)) == list(reversed(deltas))
     assert [sequence[place] for place in range(-len(deltas), len(deltas))] == [*deltas, *deltas]
     assert sequence[1:3] == deltas[1:3]

@@ -84,7 +84,10 @@ class Story:
     def append(self, hours: float = 0.0, *, again: bool = False) -> None:
         """`again`: a file that is there already, perhaps since long, becomes part of a delta."""
         number = next(self._numbers)
-        key = DeltaFilePath(self.stream.folder, f"{number:032x}", 1, _PARQUET).key
+        append_id = DeltaFilePath.fresh_append_id(self.clock)
+        if number % 7 == 6:  # of an earlier release
+            append_id = f"f{number:031x}"
+        key = DeltaFilePath(self.stream.folder, append_id, 1, _PARQUET).key
         lying = [each.key for each in self.store.list(f"{self.stream.folder.data}/delta/")]
         if again and lying:
             key = lying[number % len(lying)]
@@ -298,6 +301,49 @@ def test_entries_after_the_first_round_of_the_retention_are_not_read(rounds: int
         story.append()
     assert entries_read(story) <= 64 + 32 + 20
     assert story.stream.load().entry_number > 300
+
+
+def test_deltas_of_the_grace_period_are_not_listed() -> None:
+    story = Story()
+    for _ in range(3):
+        story.append()
+    story.step("retract", 0)
+    story.clock.sleep(2 * GRACE_SECONDS)
+    for _ in range(2):
+        story.append()
+    (found,) = find_garbage(story.store, TABLE, story.clock, GRACE_SECONDS)
+    assert (found.kept_files, len(found.garbage)) == (2, 1)
+    for _ in range(2):
+        story.append()  # the second has an id of an earlier release
+    (found,) = find_garbage(story.store, TABLE, story.clock, GRACE_SECONDS)
+    assert (found.kept_files, len(found.garbage)) == (6, 1)
+
+
+@pytest.mark.parametrize("has_round", [False, True])
+@pytest.mark.parametrize("minutes", [-10, 10])
+def test_the_snapshot_of_an_earlier_collection_is_taken_from_its_checkpoint(minutes: int, has_round: bool) -> None:
+    """It began so many minutes after the retention's begin, in a log of more than 512 entries."""
+    story = Story()
+    story.round(fails=True)
+    for _ in range(3):
+        story.round()
+    story.clock.sleep(RETENTION_SECONDS)
+    for number in range(780):
+        if number == 720:
+            retired = StreamRetirement(story.store, story.stream, story.clock).retire(RETENTION)
+            at_ms = story.clock.now_ms()
+        if number % 50 == 25 or (has_round and number == 715):
+            story.round()
+        story.append()
+        story.clock.sleep(60)
+    assert retired
+    story.clock.set_ms(at_ms + RETENTION_SECONDS * 1_000 + minutes * 60_000)
+    story.store.requests.clear()
+    assert story.found(RETENTION_SECONDS) == story.expected(RETENTION_SECONDS) != set()
+    story.store.requests.clear()
+    story.found(RETENTION_SECONDS)
+    read = sum(verb == "read" and "/log/0" in key for verb, key in story.store.requests)
+    assert read <= (200 if has_round else 130)  # without the checkpoint 174, if the retention begins before it
 
 
 def test_a_delta_that_was_retracted_has_every_entry_read() -> None:
