@@ -100,7 +100,7 @@ class Keeper:
         except LithifyError as error:
             _log.error("keeper_cannot_look", reason=str(error))
         else:
-            if look.decided or look.ended or look.set_aside or look.queue_away:
+            if look.decided or look.sent or look.ended or look.set_aside or look.queue_away:
                 _log.info("keeper_looked", **{each.name: getattr(look, each.name) for each in fields(look)})
 
     def _known_tables(self) -> Mapping[str, TableKeeper]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from itertools import pairwise
 
 import pytest
+from structlog.testing import capture_logs
 
 from compactor.catalog.compact_when import CompactWhen, Preset
+from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Unavailable
 from compactor.planning.due import Due, NotDue, Postponed
 from compactor.storage.location import StoreLocation
@@ -173,11 +176,16 @@ class AwayQueue(MemoryQueue):
     is_away = True
     loses_answers = False
 
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.has_sent = threading.Event()
+
     def send(self, *given: object, **named: object) -> str:
         if self.loses_answers:
             super().send(*given, **named)  # type: ignore[arg-type]
         if self.is_away:
             raise Unavailable("the queue does not answer")
+        self.has_sent.set()
         return super().send(*given, **named)  # type: ignore[arg-type]
 
 
@@ -190,8 +198,10 @@ def test_decisions_wait_for_a_queue_that_is_away_and_say_so(world: KeeperWorld) 
     look = keeper.look()
     assert (look.decided, look.sent, look.queue_away) == (1, 0, "the queue does not answer")
     away.is_away = False
-    look = keeper.look()
-    assert (look.decided, look.sent, look.queue_away) == (0, 1, None)
+    with capture_logs() as logged, keeper.loop(threading.Event()):
+        assert away.has_sent.wait(10)
+    (looked,) = (each for each in logged if each["event"] == "keeper_looked")
+    assert (looked["decided"], looked["sent"], looked["queue_away"]) == (0, 1, None)
     assert len(world.dispatch()) == 1
 
 
