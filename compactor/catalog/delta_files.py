@@ -19,14 +19,14 @@ from pyarrow import fs
 from compactor.catalog.arriving_rows import ArrivingRowsCheck
 from compactor.catalog.partition_split import NO_PARTITIONS, Partitioning
 from compactor.kernels.content_digest import ContentDigest
-from compactor.model.errors import Corrupt, Invalid
+from compactor.model.errors import Corrupt, Invalid, LithifyError
 from compactor.model.files import DataFile
 from compactor.model.names import ContentType, Operation, PartitionValues
 from compactor.schemas.cast import joined, plain_table
 from compactor.schemas.missing import missing_fields, named, near_name
 from compactor.schemas.nesting import refuse_deep_nesting
 from compactor.schemas.unify import fingerprint_schema, plain_schema, refuse_repeated_columns, unify_schemas
-from compactor.storage.location import StoreLocation, lies_below
+from compactor.storage.location import StoreLocation, is_remote, lies_below
 from compactor.storage.opening import range_reader
 from compactor.tabular import (
     FileMeasure,
@@ -459,6 +459,21 @@ def version_of_file(location: StoreLocation, uri: str, *, was_read: bool = False
         reason = "is a folder" if found.type == fs.FileType.Directory else "does not exist"
         raise Invalid(f"{uri} {reason}: give the URI or path of a data file")
     return FileVersion(f"{found.size} {found.mtime_ns}", modified_at_ns=found.mtime_ns)
+
+
+def begin_files(location: StoreLocation, uris: Sequence[str]) -> None:
+    """Requests the ends of remote files, whichever version is there now, so that `version_of_file` finds them read."""
+    remote = [uri for uri in uris if is_remote(uri)]
+    if remote:
+        range_reader(location).begin_tails(remote)
+
+
+def is_at_hand(location: StoreLocation, uri: str) -> bool:
+    """Whether nothing is left to request of a file that was begun, or it is local, or cannot be read."""
+    try:
+        return not is_remote(uri) or open_tail(range_reader(location), uri).span.start == 0
+    except LithifyError:
+        return True
 
 
 def _identity(location: StoreLocation, uri: str, version: FileVersion) -> dict[str, str | int | None]:

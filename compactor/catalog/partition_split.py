@@ -66,7 +66,7 @@ class Partitioning:
         codes = np.zeros(rows.num_rows, np.int64)
         encoded = [(c.indices.to_numpy(zero_copy_only=False), c.dictionary.to_pylist()) for c in columns]
         for indices, texts in encoded:
-            codes = _renumbered(codes * len(texts) + indices) if len(self.keys) > 1 else indices
+            codes = renumbered(codes * len(texts) + indices) if len(self.keys) > 1 else indices
         order = np.argsort(codes.astype(np.min_scalar_type(int(codes.max(initial=0)))), kind="stable")
         begins = np.flatnonzero(np.diff(codes[order], prepend=-1))
         found = []
@@ -141,6 +141,6 @@ def _merged(found: Sequence[tuple[dict[str, str], Int64s]]) -> list[tuple[dict[s
     ]
 
 
-def _renumbered(codes: Int64s) -> Int64s:
+def renumbered(codes: Int64s) -> Int64s:
     """The same codes from 0 on, without gaps, so that products of them stay small."""
     return np.unique(codes, return_inverse=True)[1].astype(np.int64)

@@ -62,12 +62,12 @@ class Transform:
     def _fits(self, kind: pa.DataType) -> bool:
         if self.name in _OF_TIME:
             return bool(pa.types.is_timestamp(kind) or (self.name != HOUR and pa.types.is_date(kind)))
-        has_one_text = _is_text(kind) or pa.types.is_integer(kind)
+        has_one_text = is_text(kind) or pa.types.is_integer(kind)
         if self.name == IDENTITY:
             return bool(has_one_text or pa.types.is_boolean(kind) or pa.types.is_date(kind))
         if self.name == TRUNCATE:
             return bool(has_one_text or pa.types.is_decimal128(kind))
-        return bool(has_one_text or pa.types.is_decimal128(kind) or pa.types.is_temporal(kind) or _is_binary(kind))
+        return bool(has_one_text or pa.types.is_decimal128(kind) or pa.types.is_temporal(kind) or is_binary(kind))
 
     def values(self, column: pa.Array) -> pa.Array:
         """One value a row: numbers, or text. `column` has no nulls, and a type that `reason_against` accepts."""
@@ -140,11 +140,11 @@ def parse_transform(key: str, text: str) -> Transform:
     return Transform(name, found["column"], width)
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _is_binary(kind: pa.DataType) -> bool:
+def is_binary(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
@@ -191,7 +191,7 @@ def _whole_units(column: pa.Array, name: str) -> Int64s:
 
 def _truncated(column: pa.Array, width: int) -> pa.Array:
     kind = column.type
-    if _is_text(kind):
+    if is_text(kind):
         import pyarrow.compute as pc
 
         return pc.utf8_slice_codeunits(column.cast(pa.string()), 0, width)
@@ -241,7 +241,7 @@ def _hashes(column: pa.Array) -> Uint32s:
         raw = pa.array([each.to_bytes(_bytes_of(each), "big", signed=True) for each in unscaled], pa.binary())
         found: Uint32s = _hashes_of_bytes(raw)[distinct.indices.to_numpy()]
         return found
-    return _hashes_of_bytes(column.cast(pa.string() if _is_text(kind) else pa.binary()))
+    return _hashes_of_bytes(column.cast(pa.string() if is_text(kind) else pa.binary()))
 
 
 def _bytes_of(number: int) -> int:

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from compactor.catalog.partition_transforms import is_binary
 from compactor.changes.change_batch import OR_DROPPED, Bools, ChangeBatch, FeedColumns, Int64s, Refusals, mask_of
 from compactor.changes.conversion import converted
 from compactor.changes.debezium import OF_SOURCE
@@ -228,11 +229,7 @@ def _wire_type(kind: pa.DataType) -> pa.DataType:
     """The type by which JSON is read, of a declared one: times, dates and bytes are text in it, a bool is 0 or 1."""
     if pa.types.is_boolean(kind):
         return pa.int64()
-    return pa.string() if pa.types.is_temporal(kind) or _is_bytes(kind) else kind
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+    return pa.string() if pa.types.is_temporal(kind) or is_binary(kind) else kind
 
 
 def _typed(
@@ -249,7 +246,7 @@ def _typed(
         else:
             kind = rows.column(at).type if types is None else arrow_type(types.get(name, ""))
         what = f"column {name!r}"
-        if _is_bytes(kind) and pa.types.is_string(rows.column(at).type):
+        if is_binary(kind) and pa.types.is_string(rows.column(at).type):
             convert = partial(_bytes, kind=kind, what=what, is_base64=types is None)
         else:
             convert = partial(_cast, kind=kind, what=what)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compactor.catalog.partition_split import Partitioning
+from compactor.catalog.partition_split import Partitioning, renumbered
 from compactor.changes.change_batch import ChangeBatch, Int64s, Refusals
 from compactor.model.counts import SortKey
 from compactor.model.errors import Invalid
@@ -141,18 +141,13 @@ def codes_of_keys(rows: pa.Table, primary_keys: Sequence[str]) -> Int64s:
             column = pc.add(column.cast(pa.float64()), 0.0)  # -0.0 is the key 0.0
         encoded = column.combine_chunks().dictionary_encode()
         within = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        codes = within if number == 0 else _renumbered(codes * len(encoded.dictionary) + within)
+        codes = within if number == 0 else renumbered(codes * len(encoded.dictionary) + within)
     return codes
 
 
 def _are_int64s(column: pa.ChunkedArray) -> bool:
     """Whole numbers that an int64 holds, none null."""
     return bool(pa.types.is_integer(column.type) and column.type != pa.uint64() and column.null_count == 0)
-
-
-def _renumbered(codes: Int64s) -> Int64s:
-    """The same codes from 0 on, without gaps, so that products of them stay small."""
-    return np.unique(codes, return_inverse=True)[1].astype(np.int64)
 
 
 def _ranks(column: pa.ChunkedArray, key: SortKey) -> Int64s:

@@ -23,25 +23,25 @@ def changes_of_rows(rows: pa.Table, feed: Feed, source_name: str) -> ChangeBatch
             f"{source_name} has no column {column!r}, which says what each row does: name it in the feed, as in "
             '{"format": "ops", "column": "operation"}'
         )
-    said = rows.column(column).cast(pa.string())
+    said = rows.column(column).cast(pa.string()).combine_chunks().dictionary_encode(null_encoding="encode")
     try:
-        words = pc.utf8_lower(said)
+        words = pc.utf8_lower(said.dictionary)
     except pa.ArrowInvalid as error:
         raise Invalid(f"{source_name}: column {column!r} holds text that is not UTF-8: {error}") from error
     upserts, deletes, skips = (
         mask_of(pc.is_in(words, pa.array([each.lower() for each in given], pa.string())))
         for given in (feed.upserts, feed.deletes, feed.skips)
     )
-    unknown = ~(upserts | deletes | skips)
+    codes = said.indices.to_numpy()
     refused = Refusals(source_name)
-    for word in pc.unique(said.filter(pa.array(unknown))).to_pylist():
-        of_word = unknown & (mask_of(pc.equal(said, word)) if word is not None else mask_of(pc.is_null(said)))
-        refused.add(of_word, f"{column} is {word!r}, which is neither an upsert nor a delete")
+    for number in np.flatnonzero(~(upserts | deletes | skips)).tolist():
+        word = said.dictionary[number].as_py()
+        refused.add(codes == number, f"{column} is {word!r}, which is neither an upsert nor a delete")
     refused.raise_if_any()
-    places = np.flatnonzero(~skips)
+    places = np.flatnonzero(~skips[codes])
     kept = rows.drop_columns([column])
     kept = kept if len(places) == rows.num_rows else kept.take(places)
-    return ChangeBatch(source_name, kept, deletes[places], places)
+    return ChangeBatch(source_name, kept, deletes[codes[places]], places)
 
 
 def changes_of_dms(rows: pa.Table, source_name: str) -> ChangeBatch:

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from compactor.catalog.partition_transforms import is_text
 from compactor.changes.change_batch import ChangeBatch
 from compactor.model.arrow_types import value_type
 from compactor.model.errors import Invalid
@@ -28,7 +29,7 @@ def with_ordered_columns(changes: ChangeBatch, sort_columns: Sequence[str], decl
     rows = changes.rows
     for name in sort_columns:
         place = rows.column_names.index(name) if name in rows.column_names else None
-        if place is None or not _is_text(value_type(rows.column(place).type)):
+        if place is None or not is_text(value_type(rows.column(place).type)):
             continue
         kind = declared.field(name).type if declared is not None and declared.get_field_index(name) >= 0 else None
         values = _ordered(rows.column(place).cast(pa.string()), kind, f"{changes.source_name}: column {name!r}")
@@ -50,7 +51,7 @@ def _ordered(text: pa.ChunkedArray, kind: pa.DataType | None, what: str) -> pa.C
         if _all_are(text, _SQL_SERVER_LSN):
             wanted = kind or pa.binary(_SQL_SERVER_LSN_CHARACTERS)
             return pc.utf8_upper(text).cast(pa.binary()).cast(wanted)
-        if kind is not None and not _is_text(kind):
+        if kind is not None and not is_text(kind):
             return text.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise Invalid(f"{what} cannot be read as {kind}: {error}") from error
@@ -59,7 +60,3 @@ def _ordered(text: pa.ChunkedArray, kind: pa.DataType | None, what: str) -> pa.C
 
 def _all_are(text: pa.ChunkedArray, pattern: str) -> bool:
     return pc.all(pc.match_substring_regex(text, pattern), skip_nulls=True).as_py() is not False
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))

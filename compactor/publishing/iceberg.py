@@ -184,7 +184,7 @@ class IcebergPublisher:
         for group in state.groups.values():
             uris += [each.path for each in group.manifests]
             uris += [entry.data_file.file_path for entry in group.live_deletes.values()]
-        return {self._key(uri) for uri in uris}
+        return {self._store.location.key_of(uri) for uri in uris}
 
     # -- a commit
 
@@ -347,26 +347,23 @@ class IcebergPublisher:
 
     def _partition_of(self, group: Group, uri: str) -> Mapping[str, str]:
         """Of a file. Fields of a partition spec need not have the values as text."""
-        return group.partitions[OpenFilePath.parse(self._key(uri)).partition_hash]
+        return group.partitions[OpenFilePath.parse(self._store.location.key_of(uri)).partition_hash]
 
     def _published_file(
         self, entry: ManifestEntry, deletes: ManifestEntry | None, partition: Mapping[str, str]
     ) -> PublishedFile:
         file = entry.data_file
         return PublishedFile(
-            path=self._key(file.file_path),
+            path=self._store.location.key_of(file.file_path),
             partition=partition,
             rows=file.record_count,
             dead_rows=0 if deletes is None else deletes.data_file.record_count,
-            vector=None if deletes is None else self._key(deletes.data_file.file_path),
+            vector=None if deletes is None else self._store.location.key_of(deletes.data_file.file_path),
         )
 
     def _vector_id(self, deletes: ManifestEntry) -> str | None:
-        path = IcebergDeletes.parse_or_none(self._key(deletes.data_file.file_path))
+        path = IcebergDeletes.parse_or_none(self._store.location.key_of(deletes.data_file.file_path))
         return None if path is None else path.vector_id
-
-    def _key(self, uri: str) -> str:
-        return uri.removeprefix(f"{self._store.location.root_uri}/")
 
 
 class _Rewrite:

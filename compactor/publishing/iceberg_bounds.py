@@ -66,7 +66,7 @@ class IcebergBounds:
         versions = [version for version, _ in self._versions]
         named: dict[str, int] = {}
         for version, uris in zip(versions, run_concurrently(self._store.location, self._log.manifests_at, versions)):
-            named |= dict.fromkeys(map(self._key, uris), version)
+            named |= dict.fromkeys(map(self._store.location.key_of, uris), version)
         return named
 
     def _goes_from_ms(self, entry: ObjectEntry, last_named: int | None) -> int | None:
@@ -87,7 +87,4 @@ class IcebergBounds:
             found = bounded_columns(self._log.uri(entry.key), body)
         except Corrupt:
             return None
-        return {self._key(uri): columns for uri, columns in found.items()}
-
-    def _key(self, uri: str) -> str:
-        return uri.removeprefix(f"{self._store.location.root_uri}/")
+        return {self._store.location.key_of(uri): columns for uri, columns in found.items()}

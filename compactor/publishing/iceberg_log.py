@@ -91,7 +91,7 @@ class IcebergLog:
         """The URIs of the manifests of a version; one that was deleted, or half of it, has none."""
         body = self._versions.read(version)
         snapshot = None if body is None else self._metadata(version, body).current_snapshot()
-        listed = None if snapshot is None else self._store.read(self._path(snapshot.manifest_list))
+        listed = None if snapshot is None else self._store.read(self._store.location.key_of(snapshot.manifest_list))
         if snapshot is None or listed is None:
             return []
         return [each.manifest_path for each in read_list(snapshot.manifest_list, listed)]
@@ -133,14 +133,11 @@ class IcebergLog:
         return groups
 
     def _read(self, uri: str) -> bytes:
-        key = self._path(uri)
+        key = self._store.location.key_of(uri)
         body = self._store.read(key)
         if body is None:
             raise Corrupt(f"{key} is missing: delete {self._folder}, and publish the table again")
         return body
-
-    def _path(self, uri: str) -> str:
-        return uri.removeprefix(f"{self._store.location.root_uri}/")
 
     # -- writing
 

@@ -126,7 +126,7 @@ class _StoredPages:
 
     def read(self, uri: str, spans: Sequence[Span], join_gap_bytes: int) -> list[memoryview]:
         del join_gap_bytes
-        key = uri.removeprefix(f"{self._store.location.root_uri}/")
+        key = self._store.location.key_of(uri)
         return [memoryview(self._store.read_range(key, span.start, span.length)) for span in spans]
 
     def forget(self, uri: str) -> None:

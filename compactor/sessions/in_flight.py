@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from itertools import zip_longest
 
 from compactor.catalog.actions import PlannedRound, SessionPlanAnnounced, SessionPlanEnded, StreamAction
+from compactor.catalog.dropping import time_text
 from compactor.catalog.snapshot import ReadPoint, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import DeltaCatalog
@@ -121,10 +121,6 @@ def refuse(snapshot: StreamSnapshot, job_run_id: str, session_id: str, now_ms: i
     ends_at_ms = plan.at_ms + plan.lasts_seconds * 1000
     if now_ms < ends_at_ms:
         raise Conflict(
-            f"{stream} is being compacted by job run {plan.job_run_id} since {_time(plan.at_ms)}: try again when it "
-            f"has ended; if it was killed, from {_time(ends_at_ms)} on"
+            f"{stream} is being compacted by job run {plan.job_run_id} since {time_text(plan.at_ms)}: try again when "
+            f"it has ended; if it was killed, from {time_text(ends_at_ms)} on"
         )
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -47,7 +48,8 @@ class HedgedRanges:
 
     def _ask(self, ask: Callable[[], AnswerT], length: int) -> AnswerT:
         first = self._threads.submit(ask)
-        wait([first], self._hedge_seconds + length / BYTES_PER_SECOND_MIN)
+        with suppress(TimeoutError):
+            first.exception(self._hedge_seconds + length / BYTES_PER_SECOND_MIN)
         if first.done() or not self._take_from_budget():
             answer = first.result()
             self._add_to_budget()

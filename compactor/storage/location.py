@@ -41,6 +41,10 @@ class StoreLocation:
         """Whether each request takes a round trip."""
         return is_remote(self.root_uri)
 
+    def key_of(self, uri: str) -> str:
+        """The key of an object below the root; any other URI unchanged."""
+        return uri.removeprefix(f"{self.root_uri}/")
+
 
 def lies_below(uri: str, folders: Iterable[str]) -> bool:
     """Whether an object is in one of these folders, or below one, by its name; `s3://` is every bucket."""

@@ -59,7 +59,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Tail:
-    """The end of an object; Later requests name `version`; None: the service has no versions."""
+    """The end of an object; later requests name `version`; None: the service has no versions."""
 
     size_bytes: int
     version: str | None
@@ -157,6 +157,13 @@ class RangeReader:
         with self._lock:
             self._keep_tail(uri, found)
         return found
+
+    def begin_tails(self, uris: Sequence[str]) -> None:
+        """Requests the ends of these objects, which may have been replaced: the next `tail` of each waits for it."""
+        for uri in uris:
+            self.forget_end(uri)
+            with self._lock:
+                self._tails_pending[uri, TAIL_BYTES] = self._threads.submit(self._objects.read_tail, uri, TAIL_BYTES)
 
     def read(self, uri: str, spans: Sequence[Span], join_gap_bytes: int = JOIN_GAP_BYTES) -> list[memoryview]:
         """The bytes of each range, in order. Waits for prefetched bytes, which are then dropped from the cache."""

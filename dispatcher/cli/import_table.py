@@ -140,7 +140,7 @@ def import_table(
         (*_COLUMNS, *((_DUPLICATES,) if duplicates is not None else ())),
         none="",
         before=[f"{found.description}, partitioned by {', '.join(found.partition_keys) or 'nothing'}"],
-        after=[*_summary(found, records, expected, copy=copy), *_what_is_next(table, lake, write=write)],
+        after=[*_summary(found, records, expected, copy=copy), *_what_is_next(table, lake, found, write=write)],
     )
 
 
@@ -274,8 +274,14 @@ def _warnings(record: Mapping[str, object]) -> Sequence[object]:
     return warnings if isinstance(warnings, tuple) else ()
 
 
-def _what_is_next(table: str, lake: LakePlace, *, write: bool) -> Iterator[str]:
+def _what_is_next(table: str, lake: LakePlace, source: SourceTable, *, write: bool) -> Iterator[str]:
     if not write:
+        unchecked = sum(1 for _ in _rewritten(source))
+        if unchecked:
+            yield (
+                f"Not checked: the values in {counted(unchecked, 'file')} to rewrite. They are checked when they are "
+                "written, and a wrong one refuses its partition then."
+            )
         yield "Nothing was imported. To import it, add --write."
         return
     yield f"Imported. To compact it: lithify compact {table} --lake {lake.lake}"

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from compactor.catalog.delta_files import version_of_file
+from compactor.catalog.delta_files import begin_files, is_at_hand, version_of_file
 from compactor.changes.landing import LandedFile, LandedSource, divide, divide_together, read_file
 from compactor.changes.quarantine import Quarantine, quarantine_of
 from compactor.changes.sources import FeedSource
@@ -232,7 +232,10 @@ class Ingest:
 
         newest = _newest_of_each(files)
         done = replace(done, superseded=done.superseded + len(files) - len(newest))
-        for together in _read_together(newest, self._settings.bytes_max):
+        parts = list(_read_together(newest, self._settings.bytes_max))
+        self._begin(parts[:1])
+        for number, together in enumerate(parts, 1):
+            self._begin(parts[number : number + 1])
             for file, found in self._landed(table, together, quarantine):
                 if isinstance(found, LithifyError):
                     _refuse(files[file], _name(file), found)
@@ -245,6 +248,11 @@ class Ingest:
                 done, landed, held_bytes = _append(table, landed, done), [], 0
         return _append(table, landed, done) if landed else done
 
+    def _begin(self, parts: Sequence[Sequence[_Landing]]) -> None:
+        """Requests files, so that they are there when the part before them is divided."""
+        files = [file.uri for part in parts for file in part if isinstance(file, Announced)]
+        begin_files(self._lake.location, files)
+
     def _landed(
         self, table: Table, files: Sequence[_Landing], quarantine: Quarantine | None
     ) -> list[tuple[_Landing, LandedFile | LithifyError | None]]:
@@ -254,7 +262,10 @@ class Ingest:
         def read(file: _Landing) -> LandedSource | LithifyError | None:
             return self._tried(file, lambda: self._read(table, file))
 
-        found = list(zip(files, run_concurrently(location, read, files), strict=True))
+        # Small files are there: to read them in threads would take longer.
+        far = [file for file in files if isinstance(file, Announced) and not is_at_hand(location, file.uri)]
+        of_far = dict(zip(far, run_concurrently(location, read, far), strict=True))
+        found = [(file, of_far[file] if file in of_far else read(file)) for file in files]
         there = [(file, each) for file, each in found if isinstance(each, LandedSource)]
         divided: Sequence[LandedFile | LithifyError | None] | None = divide_together(table, [each for _, each in there])
         if divided is None:
@@ -270,7 +281,7 @@ class Ingest:
         location = self._lake.location
         if isinstance(file, AnnouncedRows):
             return LandedSource(f"{file.rows_id}", FeedSource(_name(file), file.lines))
-        version = version_of_file(location, file.uri)
+        version = version_of_file(location, file.uri, was_read=True)
         if file.etag is not None and version.etag is not None and file.etag != version.etag.strip('"'):
             _log.info("file_superseded", uri=file.uri, announced=file.etag, found=version.etag)
             return None

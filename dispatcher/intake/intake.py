@@ -40,7 +40,7 @@ whose parsing kills a dispatcher is moved to the dead letters by the queue itsel
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from logging import ERROR, INFO
 from typing import assert_never
@@ -65,7 +65,7 @@ from dispatcher.intake.instruction import (
     job_run_spec,
     parse_instruction,
 )
-from dispatcher.intake.pinning import pin_sources
+from dispatcher.intake.pinning import pin_sources, refuse_if
 from dispatcher.intake.queue import Queue, QueueMessage
 from dispatcher.records.claims import JobRunLog
 from dispatcher.records.job_run_log import (
@@ -306,7 +306,7 @@ class Intake:
     def _accepted(self, message: QueueMessage, document: InstructionDocument, job_run_id: str) -> JobRunAccepted:
         """The first entry of the job run, its sources pinned. Raises `Invalid` with every reason why there is none."""
         admission, location = self._settings.admission, self.locate_lake(document)
-        _refuse_if(admission.refusals(document, location))
+        refuse_if(admission.refusals(document, location))
         requested = job_run_spec(document, job_run_id, location)
         lake = self._open_lake(location)
         source = lake.table(requested.source_table_id)
@@ -450,12 +450,6 @@ class Intake:
             f"it was delivered {message.delivery_count} times and could not be accepted: see the dispatchers' logs for "
             f"message {message.message_id}, then redrive it"
         )
-
-
-def _refuse_if(reasons: Iterable[str]) -> None:
-    found = tuple(reasons)
-    if found:
-        raise Invalid(*found)
 
 
 def preview_job_run_id(document: InstructionDocument, records: JobRunStore | None) -> str | None:

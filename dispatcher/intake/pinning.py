@@ -118,13 +118,13 @@ def pin_sources(
     listed = None
     if run.partitions is None:
         listed = list(islice(streams_to_compact(run, source), STREAMS_PINNED_MAX + 1))
-    _refuse_if(check_against_lake(run, source, may_read, listed))
+    refuse_if(check_against_lake(run, source, may_read, listed))
     if listed is not None and len(listed) > STREAMS_PINNED_MAX:
         check_tables(run, lake, source)
         return PinnedSources((), clock.now_ms() + CLOCKS_APART_MS)
     pinned = pin_sessions(run, lake, source, run.partitions if listed is None else in_order(listed))
     if admission is not None:
-        _refuse_if(admission.file_refusals(run.lake, pinned))
+        refuse_if(admission.file_refusals(run.lake, pinned))
     return PinnedSources(pins(pinned))
 
 
@@ -133,7 +133,7 @@ def pins(sessions: Iterable[PinnedSession]) -> tuple[SessionPin, ...]:
     return tuple(SessionPin.from_facts(pinned.spec) for pinned in sessions if pinned.work)
 
 
-def _refuse_if(reasons: Iterable[str]) -> None:
+def refuse_if(reasons: Iterable[str]) -> None:
     found = tuple(reasons)
     if found:
         raise Invalid(*found)

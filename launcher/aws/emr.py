@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnec
 
 from compactor.model.errors import Conflict, Denied, ErrorKind, Unavailable
 from compactor.planning.cluster_plan import ClusterUse
-from compactor.storage.aws.failures import translated
+from compactor.storage.aws.failures import code_of, translated
 from compactor.storage.location import checked_endpoint
 from launcher.emr.reasons import of_refusal
 from launcher.emr.request import JsonObject
@@ -137,7 +137,7 @@ class BotoEmrServerless:
             try:
                 self._client.cancel_job_run(**request)
             except ClientError as error:
-                if _code_of(error) not in (*_GONE, "ValidationException"):  # it has ended
+                if code_of(error) not in (*_GONE, "ValidationException"):  # it has ended
                     raise
 
 
@@ -160,9 +160,9 @@ def _refused(failure: str) -> Iterator[None]:
         try:
             yield
         except ClientError as error:
-            if _code_of(error) == "ConflictException":
+            if code_of(error) == "ConflictException":
                 raise Conflict(f"{failure}: {_message_of(error)}") from error
-            passes = _code_of(error) in (*_GONE, "ValidationException")
+            passes = code_of(error) in (*_GONE, "ValidationException")
             reason = of_refusal(_message_of(error)) if passes else None
             match reason:
                 case None:
@@ -189,13 +189,9 @@ def _unless_gone(ask: Callable[[], Answer]) -> Answer | None:
     try:
         return ask()
     except ClientError as error:
-        if _code_of(error) in _GONE:
+        if code_of(error) in _GONE:
             return None
         raise
-
-
-def _code_of(error: ClientError) -> str:
-    return error.response.get("Error", {}).get("Code", "")
 
 
 def _message_of(error: ClientError) -> str:

@@ -104,9 +104,7 @@ class _Shop:
         """Files that are all there, and announced, before the service starts."""
         queue_url = self._queue()
         self._send(queue_url, [{"register": {"files": [uri]}} for uri in self._write(range(count))])
-        began, cpu_began = time.monotonic(), time.process_time()
-        taken = self._drain(queue_url, IngestSettings(collect_seconds=0.0))
-        found = TakenIn(place, taken, time.monotonic() - began, time.process_time() - cpu_began)
+        found = self._drained(place, queue_url)
         self._check("VISITS", count)
         return found
 
@@ -130,11 +128,9 @@ class _Shop:
         queue_url = self._queue()
         rows = [_rows_of(number).to_pylist() for number in range(WRITERS * each)]
         self._send(queue_url, [{"register": {"table": "BENCH.ROWS.V1", "rows": found}} for found in rows])
-        began = time.monotonic()
-        self._drain(queue_url, IngestSettings(collect_seconds=0.0))
-        seconds = time.monotonic() - began
+        found = self._drained("", queue_url)
         self._check("ROWS", WRITERS * each)
-        return WRITERS * each / seconds
+        return WRITERS * each / found.seconds
 
     def late_seconds(self, count: int) -> float:
         """The median from the time of a file to that of its delta, of files that land at a steady pace."""
@@ -192,13 +188,16 @@ class _Shop:
         )
         return Ingest(queue, self._catalog(), settings, SystemClock())
 
-    def _drain(self, queue_url: str, settings: IngestSettings) -> int:
-        ingest, files = self._ingest(queue_url, settings), 0
+    def _drained(self, place: str, queue_url: str) -> TakenIn:
+        """Of a service that is there already. How long it waits for more, once the queue is empty, does not count."""
+        ingest, files = self._ingest(queue_url, IngestSettings(collect_seconds=0.0)), 0
+        began, cpu_began, seconds = time.monotonic(), time.process_time(), 0.0
         while (done := ingest.collect_once()).messages:
             if done.refused:
                 raise RuntimeError(f"{done.refused} messages were refused")
             files += done.files
-        return files
+            seconds = time.monotonic() - began
+        return TakenIn(place, files, seconds, time.process_time() - cpu_began)
 
     def _deltas(self, name: str) -> dict[str, float]:
         """By their file, when they were added."""

@@ -9,7 +9,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from compactor.publishing.glue import GlueTable
-from compactor.storage.aws.failures import translated
+from compactor.storage.aws.failures import code_of, translated
 from compactor.storage.location import checked_endpoint
 
 TRIES = 3
@@ -54,7 +54,7 @@ class BotoGlue:
             try:
                 found = self._client.get_table(DatabaseName=database, Name=name)["Table"]
             except ClientError as error:
-                if _code_of(error) == "EntityNotFoundException":
+                if code_of(error) == "EntityNotFoundException":
                     return None
                 raise
         return GlueTable(
@@ -70,7 +70,7 @@ class BotoGlue:
             try:
                 self._client.create_table(DatabaseName=database, TableInput=_definition(table))
             except ClientError as error:
-                if _code_of(error) == "AlreadyExistsException":
+                if code_of(error) == "AlreadyExistsException":
                     return False
                 raise
         return True
@@ -82,7 +82,7 @@ class BotoGlue:
                     DatabaseName=database, TableInput=_definition(table), VersionId=table.version_id, SkipArchive=True
                 )
             except ClientError as error:
-                if _code_of(error) in ("ConcurrentModificationException", "EntityNotFoundException"):
+                if code_of(error) in ("ConcurrentModificationException", "EntityNotFoundException"):
                     return False
                 raise
         return True
@@ -98,7 +98,3 @@ def _definition(table: GlueTable) -> Answer:
         "Name": table.name,
         "Parameters": dict(table.parameters),
     }
-
-
-def _code_of(error: ClientError) -> str:
-    return error.response.get("Error", {}).get("Code", "")

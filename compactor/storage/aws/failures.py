@@ -102,7 +102,7 @@ def translated(failure: str) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        code, message = _code(error), error.response.get("Error", {}).get("Message", "")
+        code, message = code_of(error), error.response.get("Error", {}).get("Message", "")
         raise _kind_of_answer(error)(f"{failure}: {message or code} ({code})") from error
     except _NO_CREDENTIALS as error:
         raise Denied(f"{failure}: {error}; set AWS credentials for this process") from error
@@ -121,12 +121,12 @@ def is_temporary(error: BaseException) -> bool:
 
 
 def _kind_of_answer(error: ClientError) -> type[LithifyError]:
-    if _code(error) == _CUT_OFF:
+    if code_of(error) == _CUT_OFF:
         return Unavailable
-    return kind_of(_code(error), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return kind_of(code_of(error), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-def _code(error: ClientError) -> str:
+def code_of(error: ClientError) -> str:
     return error.response.get("Error", {}).get("Code", "")
 
 

@@ -34,7 +34,7 @@ from botocore.exceptions import ClientError
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.errors import Corrupt, Denied, Invalid, Unavailable
 from compactor.model.retries import Backoff, Retry
-from compactor.storage.aws.failures import is_temporary, kind_of, translated
+from compactor.storage.aws.failures import code_of, is_temporary, kind_of, translated
 from compactor.storage.aws.limits import LIMITS, RequestLimits, within
 from compactor.storage.concurrently import AT_ONCE
 from compactor.storage.location import StoreLocation, bucket_and_key, key_bytes_max
@@ -225,7 +225,7 @@ class S3Store:
             try:
                 CONFLICTS.call(partial(self._clients.once, create, len(body)), self._clock, _is_conflict)
             except ClientError as error:
-                if _code(error) == "PreconditionFailed":
+                if code_of(error) == "PreconditionFailed":
                     return False
                 if _is_conflict(error):
                     raise Unavailable(
@@ -246,7 +246,7 @@ class S3Store:
             try:
                 return self._get(key)
             except ClientError as error:
-                if _code(error) == "NoSuchKey":
+                if code_of(error) == "NoSuchKey":
                     return None
                 raise
 
@@ -257,9 +257,9 @@ class S3Store:
             try:
                 return self._get(key, f"bytes={start}-{start + length - 1}")
             except ClientError as error:
-                if _code(error) == "NoSuchKey":
+                if code_of(error) == "NoSuchKey":
                     raise Corrupt(f"{self._uri(key)} does not exist, but a log refers to it") from error
-                if _code(error) == "InvalidRange":
+                if code_of(error) == "InvalidRange":
                     return b""  # it begins beyond the end
                 raise
 
@@ -370,7 +370,7 @@ class S3Store:
                     return size_bytes
                 request["PartNumberMarker"] = page["NextPartNumberMarker"]
         except ClientError as error:
-            if _code(error) == "NoSuchUpload":
+            if code_of(error) == "NoSuchUpload":
                 return None
             raise
 
@@ -385,7 +385,7 @@ class S3Store:
                     self._clock,
                 )
             except ClientError as error:
-                if _code(error) != "NoSuchUpload":
+                if code_of(error) != "NoSuchUpload":
                     raise
 
     @contextmanager
@@ -408,8 +408,4 @@ class S3Store:
 
 
 def _is_conflict(error: BaseException) -> bool:
-    return isinstance(error, ClientError) and _code(error) in _CONFLICT_CODES
-
-
-def _code(error: ClientError) -> str:
-    return error.response.get("Error", {}).get("Code", "")
+    return isinstance(error, ClientError) and code_of(error) in _CONFLICT_CODES

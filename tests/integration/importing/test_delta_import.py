@@ -142,8 +142,11 @@ def test_rows_of_deletion_vectors_stay_deleted_and_other_files_stay_in_place(map
     dead = add_vectors(importing.folder, lambda row: row == 1)
     expected = rows_of(DeltaTable(importing.folder))
     assert expected.total() == 28 - dead
+    unchecked = "Not checked: the values in"
+    assert unchecked in importing.text(*KEYED)
     text = importing.text(*KEYED, "--write")
     assert "is rewritten: it has a deletion vector, which leaves 1 row out" in text
+    assert unchecked not in text
     assert f"{28 - dead} rows in" in text
     assert rows_of(importing.compacted()) == expected
     for vector in importing.folder.glob("vector-*.bin"):

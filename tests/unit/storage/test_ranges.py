@@ -88,6 +88,19 @@ def test_the_end_of_an_object_is_read_once_until_the_log_names_another_size_or_i
     assert reader.tail(URI, refresh=True).size_bytes == 4
 
 
+def test_ends_that_are_begun_are_read_once_and_anew() -> None:
+    other = "s3://lake/y"
+    objects = MemoryRanges({URI: BODY, other: BODY})
+    reader = RangeReader(objects)
+    reader.tail(URI)
+    objects.objects[URI] = b"anew"
+    reader.begin_tails([URI, other, "s3://lake/gone"])
+    assert [reader.tail(each).size_bytes for each in (URI, other, URI, other)] == [4, len(BODY), 4, len(BODY)]
+    with pytest.raises(Corrupt):
+        reader.tail("s3://lake/gone")
+    assert len(objects.requests) == 3
+
+
 def test_bytes_of_two_versions_of_an_object_are_never_mixed() -> None:
     objects = MemoryRanges({URI: BODY})
     reader = RangeReader(objects)
