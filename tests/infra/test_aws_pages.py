@@ -85,3 +85,5 @@ def test_the_idle_cost_adds_up() -> None:
     assert round(sum(lines)) == int(stated[1])
     assert lines[0] == round(2 * (0.5 * 0.04048 + 2 * 0.004445) * 730, 2)
     assert lines[1] == round(2 * 0.005 * 730, 2)
+    alarms = sum(line.startswith("## ") for line in generated("alarms"))
+    assert f" {alarms} alarms x 0.10" in table
