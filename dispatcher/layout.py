@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pydantic_core import to_json
-from rich.cells import cell_len
 
 from compactor.model.names import render_partition
 
@@ -246,4 +245,8 @@ def _is_of_numbers(key: str, records: Sequence[Record]) -> bool:
 
 def _cells(text: str) -> int:
     """The width of a text on a terminal."""
-    return len(text) if text.isascii() else cell_len(text)
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)

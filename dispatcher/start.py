@@ -3,6 +3,7 @@ sentence, and a service that is asked to end does so in order, with exit code 0.
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
@@ -22,6 +23,7 @@ def main(settings: DispatcherSettings | None = None) -> None:
         stops.set_by(signal.SIGTERM)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the caller ignores it, as `nohup` may
         signal.signal(signal.SIGINT, _interrupt)
+    gc.disable()  # what modules make stays: the verb's `_command` turns it on
     try:
         from dispatcher.main import main as command
 

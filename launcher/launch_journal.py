@@ -51,7 +51,7 @@ class Launch:
 
     def subject(self, attempt: int) -> str:
         """The subject of a sentence about its failure."""
-        return f"attempt {attempt}" if self.bundle_id is None else f"the Spark job of bundle {self.bundle_id}"
+        return f"attempt {attempt}" if self.bundle_id is None else f"bundle {self.bundle_id}"
 
 
 @dataclass(frozen=True)

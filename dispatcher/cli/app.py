@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from importlib import import_module
@@ -102,7 +103,7 @@ class _Verbs(Mapping[str, Any]):
 
     def __getitem__(self, verb: str) -> Any:  # noqa: ANN401  (typer does not publish the type of commands)
         if verb not in self._made:
-            self._made[verb] = _group(verb, *self._groups[verb]) if verb in self._groups else self._command(verb)
+            self._made[verb] = self._group(verb) if verb in self._groups else self._command(verb)
         return self._made[verb]
 
     def __iter__(self) -> Iterator[str]:
@@ -115,10 +116,17 @@ class _Verbs(Mapping[str, Any]):
     def __contains__(self, verb: object) -> bool:
         return verb in self._functions or verb in self._groups
 
+    def _group(self, verb: str) -> TyperGroup:
+        text, functions = self._groups[verb]
+        return _Group(name=verb, commands=cast("Any", _Verbs(functions, {})), help=text)
+
     def _command(self, verb: str) -> Any:  # noqa: ANN401
         module, function = self._functions[verb].split(":")
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         does = getattr(import_module(f"dispatcher.cli.{module}"), function)
+        if not gc.isenabled():
+            gc.freeze()
+            gc.enable()
         # typer keeps the line breaks of a docstring, which are those of the source.
         text = "\n\n".join(" ".join(each.split()) for each in (getdoc(does) or "").split("\n\n"))
         alone.command(verb, help=text, context_settings=getattr(does, "context_settings", None))(
@@ -150,7 +158,7 @@ class _Group(TyperGroup):
 
 class _Lithify(_Group):
     def __init__(self, *, commands: Any, **attributes: Any) -> None:  # noqa: ANN401
-        super().__init__(commands=_verbs(VERBS, GROUPS), **attributes)
+        super().__init__(commands=cast("Any", _Verbs(VERBS, GROUPS)), **attributes)
 
 
 def _with_single_options(does: Callable[..., None]) -> Callable[..., None]:
@@ -182,14 +190,6 @@ def _with_single_options(does: Callable[..., None]) -> Callable[..., None]:
     verb.__doc__, verb.__signature__ = does.__doc__, Signature(single)  # type: ignore[attr-defined]
     verb.__annotations__ = {each.name: each.annotation for each in single}
     return verb
-
-
-def _verbs(functions: Mapping[str, str], groups: Mapping[str, tuple[str, Mapping[str, str]]]) -> dict[str, Any]:
-    return cast("dict[str, Any]", _Verbs(functions, groups))  # typer uses it as a mapping only
-
-
-def _group(name: str, text: str, functions: Mapping[str, str]) -> TyperGroup:
-    return _Group(name=name, commands=_verbs(functions, {}), help=text)
 
 
 app = typer.Typer(

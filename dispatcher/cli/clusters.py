@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from compactor.model.errors import EXIT_FAILED, Unavailable
 from compactor.model.names import counted
@@ -73,7 +71,7 @@ def clusters(
     ended: tuple[LaunchedJob, ...] = ()
     if end and look.ownerless:
         ownerless = counted(len(look.ownerless), "cluster")
-        Console(stderr=True).print(Text(f"{ownerless} without an owner: a second look in {seconds_between_looks:g} s"))
+        typer.echo(f"{ownerless} without an owner: a second look in {seconds_between_looks:g} s", err=True)
         dependencies.clock.sleep(seconds_between_looks)
         look = sweep.look()
         ended = sweep.end(look.to_end)

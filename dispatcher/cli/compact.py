@@ -16,11 +16,7 @@ from compactor.log_context import be_verbose
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, LithifyError
 from compactor.model.names import ContentType, SortOrder, counted
-from compactor.planning.spec import (
-    ROWS_PER_PRIMARY_KEY_INDEX_FILE,
-    JobRunResult,
-    SessionResult,
-)
+from compactor.planning.spec import ROWS_PER_PRIMARY_KEY_INDEX_FILE, JobRunResult, SessionResult
 from compactor.sessions.session_journal import rows_arrived
 from compactor.sessions.session_log import Heartbeat, SessionProgress, describe_progress
 from dispatcher.cli.options import Output, OutputOption, PartitionOption, TableArgument, VerboseOption

@@ -12,17 +12,18 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from typing import TYPE_CHECKING, TextIO
 
 from pydantic_core import to_json
-from rich.color import ColorSystem
-from rich.console import Console
-from rich.style import Style
-from rich.text import Text
 
 from compactor.model.errors import Invalid, Unavailable
 from dispatcher.cli.options import Output
 from dispatcher.layout import FAILED, PARTITION, Column, Line, Record, data_text, printable, sentence_lines, table_lines
+
+if TYPE_CHECKING:  # rich is loaded for a terminal
+    from rich.color import ColorSystem
+    from rich.console import Console
+    from rich.text import Text
 
 Lines = Iterable[str | Line]
 
@@ -87,17 +88,19 @@ def answer_json(value: object) -> None:
 
 def write_lines(lines: Lines) -> None:
     """Writes to stdout: with colours on a terminal that has them, without wrapping if there is no terminal."""
-    ink, width = _ink(), page_width()
+    ink, width = _ink(sys.stdout), page_width()
     _write(f"{ink.render(line)}\n" for line in _laid_out(lines, width))
 
 
 def page_width() -> int | None:
     """Characters per line of stdout; None without a terminal, where nothing is wrapped."""
-    return Console().width if sys.stdout.isatty() else None
+    return console().width if sys.stdout.isatty() else None
 
 
 def console() -> Console:
     """The console for live displays on stdout. Without a terminal nothing is wrapped, so that lines can be searched."""
+    from rich.console import Console
+
     return Console(soft_wrap=not sys.stdout.isatty(), highlight=False, markup=False)
 
 
@@ -108,12 +111,14 @@ def on_page(sentences: Iterable[str], style: str = "") -> list[Line]:
 
 def as_text(lines: Lines, width: int | None) -> Text:
     """The same, for a live display of rich."""
+    from rich.text import Text
+
     return Text("\n").join(Text.assemble(*line) for line in _laid_out(lines, width))
 
 
 def print_error(sentence: str) -> None:
     """Writes to stderr, with a red first word on a terminal."""
-    name = _Ink(_color_system(Console(stderr=True))).render((("lithify:", FAILED),))
+    name = _ink(sys.stderr).render((("lithify:", FAILED),))
     sys.stderr.write(f"{name} {printable(sentence)}\n")
 
 
@@ -147,23 +152,22 @@ class _Ink:
     def render(self, line: Line) -> str:
         if self.color_system is None:
             return "".join(text for text, _ in line)
+        from rich.style import Style
+
         return "".join(
-            _style(style).render(text, color_system=self.color_system) if style and text else text
+            Style.parse(style).render(text, color_system=self.color_system) if style and text else text
             for text, style in line
         )
 
 
-@cache
-def _style(name: str) -> Style:
-    return Style.parse(name)
+def _ink(stream: TextIO) -> _Ink:
+    if not stream.isatty():
+        return _Ink(None)
+    from rich.color import ColorSystem
+    from rich.console import Console
 
-
-def _ink() -> _Ink:
-    return _Ink(_color_system(Console()))
-
-
-def _color_system(of: Console) -> ColorSystem | None:
-    return None if of.color_system is None or of.no_color else ColorSystem.STANDARD
+    of = Console(file=stream)
+    return _Ink(None if of.color_system is None or of.no_color else ColorSystem.STANDARD)
 
 
 def _laid_out(lines: Lines, width: int | None) -> Iterable[Line]:
