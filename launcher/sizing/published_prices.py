@@ -17,13 +17,7 @@ from datetime import date
 from typing import Any, Protocol
 
 from compactor.model.errors import Invalid
-from launcher.sizing.instance_types import (
-    MEMORY_GIB_PER_VCPU_MIN,
-    InstanceType,
-    PriceList,
-    S3Prices,
-    ServerlessPrices,
-)
+from launcher.sizing.instance_types import MEMORY_GIB_PER_VCPU_MIN, InstanceType, PriceList, S3Prices, ServerlessPrices
 
 Product = Mapping[str, Any]
 """One element of `PriceList` of an answer, decoded: `product.attributes`, `terms.OnDemand`."""
