@@ -29,7 +29,7 @@ class FooterRange(Document):
 
 
 class RowGroupSize(Document):
-    """Rows of a row group, and its bytes in the file."""
+    """Rows of a row group, or of a piece of text, and its bytes in the file."""
 
     rows: int = Field(ge=0)
     size_bytes: int = Field(ge=0)
@@ -39,7 +39,9 @@ class DataFile(Document):
     """A delta file or a compacted file.
 
     path  relative to the lake's root if the catalog wrote it; an absolute URI if it was registered in place
-    footer, row_groups  of Parquet; None and empty: not recorded
+    footer              of Parquet; None: not recorded
+    row_groups          of Parquet; of large plain text, its pieces of whole rows, which follow one another from the
+                        first byte (a CSV's header is in the first); empty: not recorded, or it is read whole
     schema_fingerprint  files of one content type with equal fingerprints have the same columns; None: not recorded, or
                         the file has no types of its own
     crc32               of the file's bytes; None: not recorded, as for files that were registered in an object store

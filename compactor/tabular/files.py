@@ -157,8 +157,12 @@ def read_batches_around(
     columns: Sequence[str] | None = None,
     own_pages: bool = False,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """At least the rows from the first to the last of `bounds`, in batches, each with its first row: of Parquet without
-    the row groups that have none of them. See `read_batches`. Raises `Corrupt` unless the file has so many `rows`."""
+    """At least the rows from the first to the last of `bounds`, in batches, each with its first row: without the row
+    groups of Parquet, and the pieces of text, that have none of them. See `read_batches`. Raises `Corrupt` unless the
+    file has so many `rows`."""
+    if file.text_pieces:
+        yield from _text_around(location, file, bounds, schema, columns)
+        return
     if file.content_type is not ContentType.PARQUET:
         row = 0
         for batch in read_batches(location, file, columns, schema):
@@ -171,6 +175,30 @@ def read_batches_around(
             for plain in plain_table(pa.Table.from_batches([batch])).to_batches():
                 yield row, plain
                 row += plain.num_rows
+
+
+def _text_around(
+    location: StoreLocation,
+    file: TabularFile,
+    bounds: tuple[int, int],
+    schema: pa.Schema,
+    columns: Sequence[str] | None,
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    reader, source = _FORMATS[file.content_type], Source.of(location, file)
+    if not isinstance(reader, Csv | JsonLines):
+        raise TypeError(f"{file.uri} is no text")
+    row = start = 0
+    for piece in file.text_pieces:
+        end = row + piece.rows
+        if row <= bounds[1] and bounds[0] < end:
+            with reading(file.uri, file.content_type):
+                for batch in reader.read_batches(source, columns, schema, Span(start, start + piece.size_bytes)):
+                    for plain in plain_table(pa.Table.from_batches([batch])).to_batches():
+                        yield row, plain
+                        row += plain.num_rows
+            if row != end:
+                raise Corrupt(f"{file.uri} has other rows than the log says, before row {end}")
+        row, start = end, start + piece.size_bytes
 
 
 def check_bytes(location: StoreLocation, file: TabularFile) -> None:

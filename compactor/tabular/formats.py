@@ -29,6 +29,7 @@ class TabularFile:
 
     modified_at_ns  of a registered local file
     delta_id        of a delta file, for errors
+    text_pieces     of large text: see `DataFile.row_groups`
     """
 
     uri: str
@@ -38,11 +39,15 @@ class TabularFile:
     crc32: int | None = None
     modified_at_ns: int | None = None
     delta_id: str | None = None
+    text_pieces: tuple[RowGroupSize, ...] = ()
 
     @classmethod
     def of(cls, uri: str, file: DataFile, delta_id: str | None = None) -> TabularFile:
         """A file of the log."""
-        return cls(uri, file.content_type, file.size_bytes, file.etag, file.crc32, file.modified_at_ns, delta_id)
+        pieces = file.row_groups if file.content_type.is_text else ()
+        return cls(
+            uri, file.content_type, file.size_bytes, file.etag, file.crc32, file.modified_at_ns, delta_id, pieces
+        )
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,8 @@ class FileMeasure:
     """A file's size, schema and statistics.
 
     columns  by top-level column name; a column without statistics may be absent
-    footer, row_groups  of Parquet
+    footer   of Parquet
+    row_groups  of Parquet, and the pieces of large text: see `DataFile`
     crc32    of a file that was written here
     """
 

@@ -20,8 +20,10 @@ from pyarrow import json as arrow_json
 
 from compactor.model.arrow_types import decoded_type
 from compactor.model.errors import Invalid
+from compactor.model.files import RowGroupSize
 from compactor.schemas.cast import cast_column
 from compactor.schemas.unify import refuse_repeated_columns, unify_types
+from compactor.storage.ranges import Span
 from compactor.tabular.formats import FileMeasure, FileOutline, Source, wanted_columns
 from compactor.tabular.json_depth import refuse_deep_lines
 from compactor.tabular.whole_numbers import WHOLE, has_great_floats, type_of_texts, types_in_json
@@ -29,13 +31,22 @@ from compactor.tabular.whole_numbers import WHOLE, has_great_floats, type_of_tex
 BLOCK_BYTES = 8 * 1024 * 1024
 """Bytes parsed at a time, which is also the longest row that can be read."""
 
+TEXT_PIECE_BYTES = 64 * 1024 * 1024
+"""Bytes of a piece of plain text that is read by itself, at most."""
+
 _GZIP_MAGIC = b"\x1f\x8b"
+_MARKS = (_GZIP_MAGIC, b"\xef\xbb\xbf")
+"""What has a meaning at the beginning of a text: gzip's and UTF-8's byte order mark."""
 
 
 @contextmanager
-def open_text(source: Source) -> Iterator[pa.NativeFile]:
-    """The text, uncompressed: gzip is recognised by its first bytes, not by the file's name."""
+def open_text(source: Source, span: Span | None = None) -> Iterator[pa.NativeFile]:
+    """The text, uncompressed: gzip is recognised by its first bytes, not by the file's name. `span`: the bytes of plain
+    text; None: all."""
     with source.open() as opened:
+        if span is not None:
+            yield opened.get_stream(span.start, span.end - span.start)
+            return
         magic = opened.read(len(_GZIP_MAGIC))
         opened.seek(0)
         if magic != _GZIP_MAGIC:
@@ -69,7 +80,7 @@ _CSV_INFERENCE_ORDER = (
     pa.binary(),
 )
 _CSV_MISFIT = re.compile(r"In CSV column #(\d+): .*conversion error")
-_CSV_READ = csv.ReadOptions(block_size=BLOCK_BYTES)
+_QUOTE = b'"'
 
 
 class Csv:
@@ -89,26 +100,29 @@ class Csv:
         options = _convert_options(self._parsed(source, header, declared, wanted), wanted or header.names[:1])
         with open_text(source) as text:
             table = csv.read_csv(
-                text, read_options=_CSV_READ, parse_options=self._parse_options(header), convert_options=options
+                text, read_options=_csv_read(), parse_options=self._parse_options(header), convert_options=options
             )
         return _as_declared(table.select(wanted), declared)
 
     def read_batches(
-        self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None
+        self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None, span: Span | None = None
     ) -> Iterator[pa.RecordBatch]:
+        """`span`: of a piece; None: all rows."""
         header = self._header(source)
         wanted = wanted_columns(source, header, columns)
         declared = _declared(header, schema)
         options = _convert_options(self._parsed(source, header, declared, wanted), wanted or header.names[:1])
-        for batch in self._parsed_batches(source, header, options):
+        for batch in self._parsed_batches(source, header, options, span):
             yield from _as_declared(pa.Table.from_batches([batch]).select(wanted), declared).to_batches()
 
     def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure:
         header = self._header(source)
         declared = _declared(header, schema)
-        kinds, rows = self._infer(source, header, declared)
+        spans = _spans_without_quotes(source, header.names)
+        kinds, rows = self._infer(source, header, declared, spans)
         fields = [(name, declared.get(name, arrow_type)) for name, arrow_type in zip(header.names, kinds, strict=True)]
-        return FileMeasure(rows, _size_bytes(source), pa.schema(fields))
+        pieces = [RowGroupSize(rows=n, size_bytes=span.length) for n, span in zip(rows, spans, strict=True) if span]
+        return FileMeasure(sum(rows), _size_bytes(source), pa.schema(fields), row_groups=tuple(pieces))
 
     def outline(self, source: Source, schema: pa.Schema | None) -> FileOutline:
         start = _beginning(source)
@@ -126,7 +140,9 @@ class Csv:
         options = _convert_options({}, None)
         with (
             open_text(source) as text,
-            csv.open_csv(text, read_options=_CSV_READ, parse_options=parse_options, convert_options=options) as reader,
+            csv.open_csv(
+                text, read_options=_csv_read(), parse_options=parse_options, convert_options=options
+            ) as reader,
         ):
             refuse_repeated_columns(source.file.uri, reader.schema)
             return reader.schema
@@ -137,12 +153,14 @@ class Csv:
         return csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True, ignore_empty_lines=several)
 
     def _parsed_batches(
-        self, source: Source, header: pa.Schema, options: csv.ConvertOptions
+        self, source: Source, header: pa.Schema, options: csv.ConvertOptions, span: Span | None = None
     ) -> Iterator[pa.RecordBatch]:
+        begins_inside = span is not None and span.start > 0
+        read_options = _csv_read(header.names if begins_inside else None)
         with (
-            open_text(source) as text,
+            open_text(source, span) as text,
             csv.open_csv(
-                text, read_options=_CSV_READ, parse_options=self._parse_options(header), convert_options=options
+                text, read_options=read_options, parse_options=self._parse_options(header), convert_options=options
             ) as reader,
         ):
             yield from reader
@@ -156,10 +174,15 @@ class Csv:
         return dict(zip(header.names, self._infer(source, header, declared)[0], strict=True))
 
     def _infer(
-        self, source: Source, first: pa.Schema, declared: Mapping[str, pa.DataType], blocks_max: int | None = None
-    ) -> tuple[list[pa.DataType], int]:
-        """The type of each column as parsed, and the row count; only of the first blocks, if a number of them is given.
-        If a value does not fit a column's type, the next type is tried.
+        self,
+        source: Source,
+        first: pa.Schema,
+        declared: Mapping[str, pa.DataType],
+        spans: Sequence[Span | None] = (None,),
+        blocks_max: int | None = None,
+    ) -> tuple[list[pa.DataType], list[int]]:
+        """The type of each column as parsed, and the row count of each span; only of the first blocks, if a number of
+        them is given. If a value does not fit a column's type, the next type is tried.
 
         `first` has the types to begin with. It takes one pass over the file if the types of the first block fit, at
         most one more for each column and type, and one more if floats may be whole numbers.
@@ -167,12 +190,13 @@ class Csv:
         kinds = [_csv_type(declared.get(field.name, field.type)) for field in first]
         while True:
             options = _convert_options(dict(zip(first.names, kinds, strict=True)), None)
-            rows, great = 0, set[str]()
+            rows, great = [0] * len(spans), set[str]()
             try:
-                for batch in islice(self._parsed_batches(source, first, options), blocks_max):
-                    rows += batch.num_rows
-                    undeclared = (name for name in first.names if name not in declared and name not in great)
-                    great |= {name for name in undeclared if has_great_floats(batch.column(name))}
+                for number, span in enumerate(spans):
+                    for batch in islice(self._parsed_batches(source, first, options, span), blocks_max):
+                        rows[number] += batch.num_rows
+                        undeclared = (name for name in first.names if name not in declared and name not in great)
+                        great |= {name for name in undeclared if has_great_floats(batch.column(name))}
                 for name in great:
                     kinds[first.names.index(name)] = self._type_by_texts(source, first, name, blocks_max)
                 return kinds, rows
@@ -189,11 +213,37 @@ class Csv:
         return type_of_texts(batch.column(0) for batch in batches)
 
 
+def _spans_without_quotes(source: Source, names: Sequence[str]) -> Sequence[Span | None]:
+    """Large plain text in pieces of whole rows. Below a header of one line a row ends at each end of line as long as
+    there are no quotes, so what follows the first quote is one piece. None: text that is one piece."""
+    spans: list[Span | None] = []
+    is_one_line = not any("\n" in name for name in names)
+    with source.open() as opened:
+        start, end = 0, int(opened.size())
+        while is_one_line and end - start > TEXT_PIECE_BYTES:
+            text = opened.read_at(TEXT_PIECE_BYTES, start)
+            length = text.rfind(b"\n") + 1
+            rows_start = text.find(b"\n") + 1 if start == 0 else 0
+            is_marked = text.startswith(_GZIP_MAGIC if start == 0 else _MARKS)
+            if length == 0 or is_marked or text.find(_QUOTE, rows_start) >= 0:
+                break
+            spans.append(Span(start, start := start + length))
+    return [*spans, Span(start, end)] if spans else [None]
+
+
 def _fits_one_block(source: Source) -> bool:
     """Whether the file has one block only; for gzipped text this is not known."""
+    return not _is_gzip(source) and _size_bytes(source) <= BLOCK_BYTES
+
+
+def _is_gzip(source: Source) -> bool:
     with source.open() as opened:
-        is_gzip = bool(opened.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC)
-        return not is_gzip and int(opened.size()) <= BLOCK_BYTES
+        return bool(opened.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC)
+
+
+def _csv_read(names: Sequence[str] | None = None) -> csv.ReadOptions:
+    """`names`: of the columns of text without a header."""
+    return csv.ReadOptions(block_size=BLOCK_BYTES, column_names=names)
 
 
 def _convert_options(parsed: Mapping[str, pa.DataType], columns: Sequence[str] | None) -> csv.ConvertOptions:
@@ -253,28 +303,27 @@ class JsonLines:
         is_parsed = found.only_block is not None and found.only_block.schema.equals(needed)
         tables = [found.only_block] if is_parsed else [needed.empty_table(), *_json_tables(source, needed)]
         # Without columns, tables would lose their row count when they are concatenated.
-        return _as_declared(pa.concat_tables(tables).select(wanted), _types(schema))
+        return _as_declared(pa.concat_tables(tables).select(wanted), _types(_declared_and_found(schema, inferred)))
 
     def read_batches(
-        self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None
+        self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None, span: Span | None = None
     ) -> Iterator[pa.RecordBatch]:
-        inferred = _infer_json(source, schema).schema
-        wanted = wanted_columns(source, inferred, columns)
-        for table in _json_tables(source, _needed(inferred, wanted)):
-            for batch in _as_declared(table, _types(schema)).to_batches():
+        """`span`: of a piece, which has the declared columns only; None: all rows."""
+        inferred = _infer_json(source, schema).schema if span is None else _parsed_as(schema)
+        wanted, declared = wanted_columns(source, inferred, columns), _types(_declared_and_found(schema, inferred))
+        for table in _json_tables(source, _needed(inferred, wanted), span):
+            for batch in _as_declared(table, declared).to_batches():
                 yield batch.select(wanted)
 
     def outline(self, source: Source, schema: pa.Schema | None) -> FileOutline:
         """The outline of the first block. Later lines may have further columns."""
-        inferred = _infer_json(source, schema, blocks_max=1).schema
-        fields = [field.with_type(_types(schema).get(field.name, field.type)) for field in inferred]
-        return FileOutline(pa.schema(fields), _fits_one_block(source))
+        found = _infer_json(source, schema, blocks_max=1)
+        return FileOutline(_declared_and_found(schema, found.schema), _fits_one_block(source))
 
     def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure:
         found = _infer_json(source, schema)
-        declared = _types(schema)
-        fields = [field.with_type(declared.get(field.name, field.type)) for field in found.schema]
-        return FileMeasure(found.rows, _size_bytes(source), pa.schema(fields))
+        found_schema = _declared_and_found(schema, found.schema)
+        return FileMeasure(found.rows, _size_bytes(source), found_schema, row_groups=found.pieces)
 
 
 def _types(schema: pa.Schema | None) -> dict[str, pa.DataType]:
@@ -284,20 +333,21 @@ def _types(schema: pa.Schema | None) -> dict[str, pa.DataType]:
 @dataclass(frozen=True)
 class _InferredJson:
     """The schema that fits every line, and the row count. `only_block`: the rows of text that is one block, as they
-    were parsed to infer the schema."""
+    were parsed to infer the schema. `pieces`: of large plain text, one after another; empty: it is read whole."""
 
     schema: pa.Schema
     rows: int
     only_block: pa.Table | None
+    pieces: tuple[RowGroupSize, ...]
 
 
 def _infer_json(source: Source, schema: pa.Schema | None, blocks_max: int | None = None) -> _InferredJson:
     """Of the whole text, or only of the first `blocks_max` blocks, if given."""
-    parsed = pa.schema([(name, _json_type(name, arrow_type)) for name, arrow_type in _types(schema).items()])
+    parsed = _parsed_as(schema)
     kinds = dict(zip(parsed.names, parsed.types, strict=True))
     declared = frozenset(parsed.names)
-    rows = 0
     only_block: pa.Table | None = None
+    pieces = [RowGroupSize(rows=0, size_bytes=0)]
     for number, lines in enumerate(islice(_blocks_of_lines(source), blocks_max)):
         if number == 0 and lines.lstrip()[:1] == b"[":
             raise Invalid(
@@ -309,7 +359,10 @@ def _infer_json(source: Source, schema: pa.Schema | None, blocks_max: int | None
             read_options=_json_read_options(lines),
             parse_options=arrow_json.ParseOptions(explicit_schema=parsed, unexpected_field_behavior="infer"),
         )
-        rows += table.num_rows
+        if pieces[-1].size_bytes + len(lines) > TEXT_PIECE_BYTES:
+            pieces.append(RowGroupSize(rows=0, size_bytes=0))
+        rows, size_bytes = pieces[-1].rows + table.num_rows, pieces[-1].size_bytes + len(lines)
+        pieces[-1] = RowGroupSize(rows=rows, size_bytes=size_bytes)
         only_block = table if number == 0 else None
         found = dict(zip(table.schema.names, table.schema.types, strict=True))
         great = [name for name in found if name not in declared and has_great_floats(table.column(name))]
@@ -320,7 +373,32 @@ def _infer_json(source: Source, schema: pa.Schema | None, blocks_max: int | None
             if after is None:
                 raise Invalid(f"{source.file.uri} has values of {before} and of {kind} in column {name!r}")
             kinds[name] = after
-    return _InferredJson(pa.schema(list(kinds.items())), rows, only_block)
+    is_cut = len(pieces) > 1 and not _is_gzip(source)
+    rows = sum(piece.rows for piece in pieces)
+    return _InferredJson(pa.schema(list(kinds.items())), rows, only_block, tuple(pieces) if is_cut else ())
+
+
+def _parsed_as(schema: pa.Schema | None) -> pa.Schema:
+    """The declared columns as they are parsed."""
+    return pa.schema([(name, _json_type(name, arrow_type)) for name, arrow_type in _types(schema).items()])
+
+
+def _declared_and_found(schema: pa.Schema | None, found: pa.Schema) -> pa.Schema:
+    """The columns as declared, with what else the lines have: further columns, and further members of structs."""
+    declared = _types(schema)
+    fields = [field.with_type(_with_found(declared.get(field.name, field.type), field.type)) for field in found]
+    return pa.schema(fields)
+
+
+def _with_found(declared: pa.DataType, found: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(declared) and pa.types.is_struct(found):
+        names = {field.name for field in declared}
+        known = [field.with_type(_with_found(field.type, found.field(field.name).type)) for field in declared]
+        return pa.struct([*known, *(field for field in found if field.name not in names)])
+    if hasattr(declared, "value_type") and pa.types.is_list(found):
+        item = _with_found(declared.value_type, found.value_type)
+        return declared if item == declared.value_type else pa.list_(item)
+    return declared
 
 
 def _needed(inferred: pa.Schema, wanted: Sequence[str]) -> pa.Schema:
@@ -328,9 +406,9 @@ def _needed(inferred: pa.Schema, wanted: Sequence[str]) -> pa.Schema:
     return pa.schema([inferred.field(name) for name in wanted] or [pa.field("", pa.null())])
 
 
-def _json_tables(source: Source, needed: pa.Schema) -> Iterator[pa.Table]:
+def _json_tables(source: Source, needed: pa.Schema, span: Span | None = None) -> Iterator[pa.Table]:
     options = arrow_json.ParseOptions(explicit_schema=needed, unexpected_field_behavior="ignore")
-    for lines in _blocks_of_lines(source):
+    for lines in _blocks_of_lines(source, span):
         yield arrow_json.read_json(
             pa.BufferReader(lines), read_options=_json_read_options(lines), parse_options=options
         )
@@ -340,21 +418,20 @@ def _json_read_options(lines: bytes) -> arrow_json.ReadOptions:
     return arrow_json.ReadOptions(block_size=len(lines) + 1, use_threads=False)
 
 
-def _blocks_of_lines(source: Source) -> Iterator[bytes]:
-    """The text in pieces of whole lines; a JSON value contains no newline. Blank pieces are left out."""
+def _blocks_of_lines(source: Source, span: Span | None = None) -> Iterator[bytes]:
+    """The text in pieces of whole lines, without blank ones at its end; a JSON value contains no newline."""
     rest = io.BytesIO()
-    with open_text(source) as text:
+    with open_text(source, span) as text:
         while piece := text.read(BLOCK_BYTES):
             end = piece.rfind(b"\n") + 1
-            if end == 0:
+            lines = rest.getvalue() + piece[:end] if end else b""
+            if not lines.strip():
                 rest.write(piece)
                 continue
-            lines = rest.getvalue() + piece[:end]
             rest = io.BytesIO()
             rest.write(piece[end:])
-            if lines.strip():
-                refuse_deep_lines(source.file.uri, lines)
-                yield lines
+            refuse_deep_lines(source.file.uri, lines)
+            yield lines
     if rest.getvalue().strip():
         refuse_deep_lines(source.file.uri, rest.getvalue())
         yield rest.getvalue()

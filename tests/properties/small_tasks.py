@@ -10,7 +10,7 @@ import pytest
 from compactor.planning import task_memory
 from compactor.planning.rounds import RoundLimits
 from compactor.steps import hash_bucket, materialize, parts, placement
-from compactor.tabular import writer
+from compactor.tabular import text, writer
 
 
 @contextmanager
@@ -28,9 +28,10 @@ def few_rows_fit(rows: int = 3) -> Iterator[None]:
 
 @contextmanager
 def files_are_cut(rows: int = 1) -> Iterator[None]:
-    """Row groups have so many rows, and a file of more is read and written by several tasks."""
+    """Row groups have so many rows, text has pieces of few, and a file of more is read and written by several tasks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer, "PIECE_ROWS_MAX", rows)
+        patch.setattr(text, "TEXT_PIECE_BYTES", 64)
         patch.setattr(task_memory, "ROWS_PER_CUT", rows)
         patch.setattr(parts, "ROWS_PER_SMALL_FILE", rows)
         patch.setattr(placement, "ROWS_PER_SMALL_FILE", rows)

@@ -22,6 +22,7 @@ from compactor.planning.input_statistics import InputStatistics, spread
 from compactor.planning.session_input import SessionInput, read_session_input
 from compactor.planning.session_planner import measure, read_for_plan
 from compactor.planning.sizing import Resources, predicted_time
+from compactor.tabular import text
 from tests.builders import pinned_session
 
 TABLE = "ACME.ORDERS.V1"
@@ -247,18 +248,22 @@ def test_positions_are_spread_over_all_of_a_sequence() -> None:
     assert spread(0, 4) == frozenset()
 
 
-def test_the_most_rows_that_one_task_has_to_read_are_those_of_a_row_group_or_of_a_file_of_text(
-    lake: DeltaCatalog, tmp_path: Path
+def test_the_most_rows_that_one_task_has_to_read_are_those_of_a_row_group_or_of_a_piece_of_text(
+    lake: DeltaCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(text, "TEXT_PIECE_BYTES", 2**20)
     table, many = lake.create_table(TABLE), pa.table({"id": range(600_000)})
-    paths = [tmp_path / name for name in ("groups.parquet", "one.parquet", "text.csv")]
+    paths = [tmp_path / name for name in ("groups.parquet", "one.parquet", "text.csv", "quoted.csv")]
     pq.write_table(many, paths[0], row_group_size=150_000)
     table.append({}, [paths[0].as_uri()])
     assert (measured(lake).size.undivided_rows, measured(lake).size.uncut_files) == (300_000, 0)
     pq.write_table(many, paths[1], row_group_size=600_000)
     csv.write_csv(many, paths[2])
-    table.append({}, [paths[1].as_uri()])
     table.append({}, [paths[2].as_uri()])
+    assert measured(lake).size.uncut_files == 0
+    assert 250_000 <= measured(lake).size.undivided_rows < 600_000
+    csv.write_csv(many, paths[3], csv.WriteOptions(quoting_style="all_valid"))
+    table.append({}, [paths[1].as_uri(), paths[3].as_uri()])
     assert (measured(lake).size.undivided_rows, measured(lake).size.uncut_files) == (600_000, 2)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -63,10 +64,13 @@ def test_a_misspelt_column_is_refused_with_the_one_that_was_meant_and_nothing_is
     ],
 )
 def test_a_field_of_a_struct_that_is_not_declared_is_refused(
-    orders: Table, column: str, value: object, name: str
+    orders: Table, column: str, value: object, name: str, tmp_path: Path
 ) -> None:
     with pytest.raises(Invalid, match=f"lacks, '{name}'"):
         orders.append(DAY, pa.table({"id": [1], column: [value]}))
+    (tmp_path / "rows.json").write_text(json.dumps({"id": 1, column: value}))
+    with pytest.raises(Invalid, match=f"lacks, '{name}'"):
+        orders.append(DAY, [tmp_path / "rows.json"])
 
 
 def test_columns_of_partition_keys_are_no_new_columns(orders: Table) -> None:
