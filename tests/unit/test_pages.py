@@ -20,7 +20,7 @@ BY_HAND = ("ARCHITECTURE.md", "CONTRIBUTING.md", "compactor/catalog/FORMAT.md")
 OTHERS_OPTIONS = {
     *("--build-arg", "--file", "--tag", "--username", "--password-stdin", "--region", "--topic-arn", "--protocol"),
     *("--notification-endpoint", "--attributes", "--aws-service-name", "--database-input", "--yes", "--help"),
-    *("--queue-name", "--name", "--version", "--bucket", "--notification-configuration"),
+    *("--platform", "--queue-name", "--name", "--version", "--bucket", "--notification-configuration"),
 }
 """Of Docker and AWS's command line, and of `make`."""
 OF_THE_SERVICE = {"task_token", "task_token_file", "execution_arn"}
