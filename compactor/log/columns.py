@@ -48,6 +48,7 @@ class RecordCodec(Generic[ValueT]):
             if name not in leave_out and get_origin(annotation) is not Literal
         }
         self._needed = _needed(of)
+        self._defaulted = _defaulted(of)
         # Validates the values again, which is faster than building unvalidated documents one by one in Python.
         self._build = TypeAdapter(list[of]).validate_python if issubclass(of, BaseModel) else _builder(of)  # type: ignore[valid-type]
         self.arrow_type = pa.struct([pa.field(name, codec.arrow_type) for name, codec in self._fields.items()])
@@ -71,7 +72,12 @@ class RecordCodec(Generic[ValueT]):
         columns = [self._fields[name].to_values(array.field(stored[name])) for name in names]
         present = array.is_valid().to_pylist()
         rows = zip(*columns) if columns else iter([()] * len(array))
-        built = iter(self._build([{**dict(zip(names, row)), **(given or {})} for row in compress(rows, present)]))
+        found = [{**dict(zip(names, row)), **(given or {})} for row in compress(rows, present)]
+        # Of several pieces of a checkpoint some lack the field: it is null there.
+        for name in (name for name in names if name in self._defaulted and array.field(stored[name]).null_count):
+            for row in (row for row in found if row[name] is None):
+                del row[name]
+        built = iter(self._build(found))
         return [next(built) if is_present else None for is_present in present]
 
 
@@ -255,6 +261,14 @@ def _needed(of: type[Any]) -> set[str]:
         for field in dataclasses.fields(of)
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     }
+
+
+def _defaulted(of: type[Any]) -> set[str]:
+    """Fields with a default other than None, so that they are never null."""
+    if issubclass(of, BaseModel):
+        defaults = {name: field.get_default(call_default_factory=True) for name, field in of.model_fields.items()}
+        return {name for name, default in defaults.items() if default is not None} - _needed(of)
+    return {field.name for field in dataclasses.fields(of) if field.default is not None} - _needed(of)
 
 
 def _offsets(values: Values) -> pa.Array:
