@@ -286,8 +286,7 @@ def test_a_successor_claims_each_shard_once(tmp_path: Path) -> None:
     for _ in range(12):
         successor.tick()
         successor.move_on(successor.settings.claim_seconds / 2)
-    for _ in range(5):
-        successor.tick()
+    successor.tick_until(lambda: None not in epochs())
     found = epochs()
     hold.set()
     successor.run()
