@@ -112,17 +112,16 @@ class Csv:
         wanted = wanted_columns(source, header, columns)
         declared = _declared(header, schema)
         options = _convert_options(self._parsed(source, header, declared, wanted), wanted or header.names[:1])
-        for batch in self._parsed_batches(source, header, options, span):
-            yield from _as_declared(pa.Table.from_batches([batch]).select(wanted), declared).to_batches()
+        with open_text(source, span) as text:
+            for batch in self._parsed_batches(text, header, options, begins_inside=span is not None and span.start > 0):
+                yield from _as_declared(pa.Table.from_batches([batch]).select(wanted), declared).to_batches()
 
     def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure:
         header = self._header(source)
         declared = _declared(header, schema)
-        spans = _spans_without_quotes(source, header.names)
-        kinds, rows = self._infer(source, header, declared, spans)
+        kinds, pieces = self._infer(source, header, declared)
         fields = [(name, declared.get(name, arrow_type)) for name, arrow_type in zip(header.names, kinds, strict=True)]
-        pieces = [RowGroupSize(rows=n, size_bytes=span.length) for n, span in zip(rows, spans, strict=True) if span]
-        return FileMeasure(sum(rows), _size_bytes(source), pa.schema(fields), row_groups=tuple(pieces))
+        return _measured(source, pieces, pa.schema(fields))
 
     def outline(self, source: Source, schema: pa.Schema | None) -> FileOutline:
         start = _beginning(source)
@@ -153,16 +152,13 @@ class Csv:
         return csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True, ignore_empty_lines=several)
 
     def _parsed_batches(
-        self, source: Source, header: pa.Schema, options: csv.ConvertOptions, span: Span | None = None
+        self, text: pa.NativeFile, header: pa.Schema, options: csv.ConvertOptions, *, begins_inside: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        begins_inside = span is not None and span.start > 0
+        """`begins_inside`: the text is a piece without the header."""
         read_options = _csv_read(header.names if begins_inside else None)
-        with (
-            open_text(source, span) as text,
-            csv.open_csv(
-                text, read_options=read_options, parse_options=self._parse_options(header), convert_options=options
-            ) as reader,
-        ):
+        with csv.open_csv(
+            text, read_options=read_options, parse_options=self._parse_options(header), convert_options=options
+        ) as reader:
             yield from reader
 
     def _parsed(
@@ -174,15 +170,10 @@ class Csv:
         return dict(zip(header.names, self._infer(source, header, declared)[0], strict=True))
 
     def _infer(
-        self,
-        source: Source,
-        first: pa.Schema,
-        declared: Mapping[str, pa.DataType],
-        spans: Sequence[Span | None] = (None,),
-        blocks_max: int | None = None,
-    ) -> tuple[list[pa.DataType], list[int]]:
-        """The type of each column as parsed, and the row count of each span; only of the first blocks, if a number of
-        them is given. If a value does not fit a column's type, the next type is tried.
+        self, source: Source, first: pa.Schema, declared: Mapping[str, pa.DataType], blocks_max: int | None = None
+    ) -> tuple[list[pa.DataType], list[RowGroupSize]]:
+        """The type of each column as parsed, and the pieces; only of the first blocks, if a number of them is given.
+        If a value does not fit a column's type, the next type is tried.
 
         `first` has the types to begin with. It takes one pass over the file if the types of the first block fit, at
         most one more for each column and type, and one more if floats may be whole numbers.
@@ -190,16 +181,21 @@ class Csv:
         kinds = [_csv_type(declared.get(field.name, field.type)) for field in first]
         while True:
             options = _convert_options(dict(zip(first.names, kinds, strict=True)), None)
-            rows, great = [0] * len(spans), set[str]()
+            pieces, great = list[RowGroupSize](), set[str]()
             try:
-                for number, span in enumerate(spans):
-                    for batch in islice(self._parsed_batches(source, first, options, span), blocks_max):
-                        rows[number] += batch.num_rows
+                for span, text in _pieces(source, first.names):
+                    rows = 0
+                    batches = self._parsed_batches(text, first, options, begins_inside=span.start > 0)
+                    for batch in islice(batches, blocks_max):
+                        rows += batch.num_rows
                         undeclared = (name for name in first.names if name not in declared and name not in great)
                         great |= {name for name in undeclared if has_great_floats(batch.column(name))}
+                    pieces.append(RowGroupSize(rows=rows, size_bytes=span.length))
+                    if blocks_max is not None:
+                        break  # the first blocks are in the first piece
                 for name in great:
                     kinds[first.names.index(name)] = self._type_by_texts(source, first, name, blocks_max)
-                return kinds, rows
+                return kinds, pieces
             except pa.ArrowInvalid as error:
                 misfit = _CSV_MISFIT.search(str(error))
                 position = int(misfit[1]) if misfit is not None else -1
@@ -209,14 +205,14 @@ class Csv:
 
     def _type_by_texts(self, source: Source, first: pa.Schema, name: str, blocks_max: int | None) -> pa.DataType:
         options = _convert_options({name: pa.string()}, [name])
-        batches = islice(self._parsed_batches(source, first, options), blocks_max)
-        return type_of_texts(batch.column(0) for batch in batches)
+        with open_text(source) as text:
+            batches = islice(self._parsed_batches(text, first, options), blocks_max)
+            return type_of_texts(batch.column(0) for batch in batches)
 
 
-def _spans_without_quotes(source: Source, names: Sequence[str]) -> Sequence[Span | None]:
-    """Large plain text in pieces of whole rows. Below a header of one line a row ends at each end of line as long as
-    there are no quotes, so what follows the first quote is one piece. None: text that is one piece."""
-    spans: list[Span | None] = []
+def _pieces(source: Source, names: Sequence[str]) -> Iterator[tuple[Span, pa.NativeFile]]:
+    """The text, opened, in pieces of whole rows, each with its bytes in the file. Below a header of one line a row of
+    plain text ends at each end of line as long as there are no quotes, so what follows the first quote is one piece."""
     is_one_line = not any("\n" in name for name in names)
     with source.open() as opened:
         start, end = 0, int(opened.size())
@@ -227,8 +223,13 @@ def _spans_without_quotes(source: Source, names: Sequence[str]) -> Sequence[Span
             is_marked = text.startswith(_GZIP_MAGIC if start == 0 else _MARKS)
             if length == 0 or is_marked or text.find(_QUOTE, rows_start) >= 0:
                 break
-            spans.append(Span(start, start := start + length))
-    return [*spans, Span(start, end)] if spans else [None]
+            yield Span(start, start + length), pa.BufferReader(pa.py_buffer(text).slice(0, length))
+            start += length
+        if start:
+            yield Span(start, end), opened.get_stream(start, end - start)
+    if not start:
+        with open_text(source) as whole:
+            yield Span(0, end), whole
 
 
 def _fits_one_block(source: Source) -> bool:
@@ -281,6 +282,13 @@ def _as_declared(table: pa.Table, declared: Mapping[str, pa.DataType]) -> pa.Tab
     return table
 
 
+def _measured(source: Source, pieces: Sequence[RowGroupSize], schema: pa.Schema) -> FileMeasure:
+    """Gzipped text, and text of one piece, has no pieces that can be read by themselves."""
+    are_apart = len(pieces) > 1 and not _is_gzip(source)
+    rows = sum(piece.rows for piece in pieces)
+    return FileMeasure(rows, _size_bytes(source), schema, row_groups=tuple(pieces) if are_apart else ())
+
+
 def _size_bytes(source: Source) -> int:
     with source.open() as opened:
         return int(opened.size())
@@ -322,8 +330,7 @@ class JsonLines:
 
     def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure:
         found = _infer_json(source, schema)
-        found_schema = _declared_and_found(schema, found.schema)
-        return FileMeasure(found.rows, _size_bytes(source), found_schema, row_groups=found.pieces)
+        return _measured(source, found.pieces, _declared_and_found(schema, found.schema))
 
 
 def _types(schema: pa.Schema | None) -> dict[str, pa.DataType]:
@@ -332,13 +339,12 @@ def _types(schema: pa.Schema | None) -> dict[str, pa.DataType]:
 
 @dataclass(frozen=True)
 class _InferredJson:
-    """The schema that fits every line, and the row count. `only_block`: the rows of text that is one block, as they
-    were parsed to infer the schema. `pieces`: of large plain text, one after another; empty: it is read whole."""
+    """The schema that fits every line, and the pieces of whole lines. `only_block`: the rows of text that is one block,
+    as they were parsed to infer the schema."""
 
     schema: pa.Schema
-    rows: int
+    pieces: Sequence[RowGroupSize]
     only_block: pa.Table | None
-    pieces: tuple[RowGroupSize, ...]
 
 
 def _infer_json(source: Source, schema: pa.Schema | None, blocks_max: int | None = None) -> _InferredJson:
@@ -347,8 +353,8 @@ def _infer_json(source: Source, schema: pa.Schema | None, blocks_max: int | None
     kinds = dict(zip(parsed.names, parsed.types, strict=True))
     declared = frozenset(parsed.names)
     only_block: pa.Table | None = None
-    pieces = [RowGroupSize(rows=0, size_bytes=0)]
-    for number, lines in enumerate(islice(_blocks_of_lines(source), blocks_max)):
+    pieces: list[RowGroupSize] = []
+    for number, (size_bytes, lines) in enumerate(islice(_blocks_of_lines(source), blocks_max)):
         if number == 0 and lines.lstrip()[:1] == b"[":
             raise Invalid(
                 f"{source.file.uri} cannot be read as json: it is an array; write an object a line, "
@@ -359,10 +365,10 @@ def _infer_json(source: Source, schema: pa.Schema | None, blocks_max: int | None
             read_options=_json_read_options(lines),
             parse_options=arrow_json.ParseOptions(explicit_schema=parsed, unexpected_field_behavior="infer"),
         )
-        if pieces[-1].size_bytes + len(lines) > TEXT_PIECE_BYTES:
+        if not pieces or pieces[-1].size_bytes + size_bytes > TEXT_PIECE_BYTES:
             pieces.append(RowGroupSize(rows=0, size_bytes=0))
-        rows, size_bytes = pieces[-1].rows + table.num_rows, pieces[-1].size_bytes + len(lines)
-        pieces[-1] = RowGroupSize(rows=rows, size_bytes=size_bytes)
+        last = pieces.pop()
+        pieces.append(RowGroupSize(rows=last.rows + table.num_rows, size_bytes=last.size_bytes + size_bytes))
         only_block = table if number == 0 else None
         found = dict(zip(table.schema.names, table.schema.types, strict=True))
         great = [name for name in found if name not in declared and has_great_floats(table.column(name))]
@@ -373,9 +379,7 @@ def _infer_json(source: Source, schema: pa.Schema | None, blocks_max: int | None
             if after is None:
                 raise Invalid(f"{source.file.uri} has values of {before} and of {kind} in column {name!r}")
             kinds[name] = after
-    is_cut = len(pieces) > 1 and not _is_gzip(source)
-    rows = sum(piece.rows for piece in pieces)
-    return _InferredJson(pa.schema(list(kinds.items())), rows, only_block, tuple(pieces) if is_cut else ())
+    return _InferredJson(pa.schema(list(kinds.items())), pieces, only_block)
 
 
 def _parsed_as(schema: pa.Schema | None) -> pa.Schema:
@@ -408,7 +412,7 @@ def _needed(inferred: pa.Schema, wanted: Sequence[str]) -> pa.Schema:
 
 def _json_tables(source: Source, needed: pa.Schema, span: Span | None = None) -> Iterator[pa.Table]:
     options = arrow_json.ParseOptions(explicit_schema=needed, unexpected_field_behavior="ignore")
-    for lines in _blocks_of_lines(source, span):
+    for _, lines in _blocks_of_lines(source, span):
         yield arrow_json.read_json(
             pa.BufferReader(lines), read_options=_json_read_options(lines), parse_options=options
         )
@@ -418,23 +422,27 @@ def _json_read_options(lines: bytes) -> arrow_json.ReadOptions:
     return arrow_json.ReadOptions(block_size=len(lines) + 1, use_threads=False)
 
 
-def _blocks_of_lines(source: Source, span: Span | None = None) -> Iterator[bytes]:
-    """The text in pieces of whole lines, without blank ones at its end; a JSON value contains no newline."""
-    rest = io.BytesIO()
+def _blocks_of_lines(source: Source, span: Span | None = None) -> Iterator[tuple[int, bytes]]:
+    """The text in blocks of whole lines; a JSON value contains no newline. Blank ones are left out: each block has its
+    bytes in the text, with those of the blank ones before it."""
+    rest, size_bytes = io.BytesIO(), 0
     with open_text(source, span) as text:
         while piece := text.read(BLOCK_BYTES):
             end = piece.rfind(b"\n") + 1
-            lines = rest.getvalue() + piece[:end] if end else b""
-            if not lines.strip():
+            if end == 0:
                 rest.write(piece)
                 continue
+            lines = rest.getvalue() + piece[:end]
             rest = io.BytesIO()
             rest.write(piece[end:])
-            refuse_deep_lines(source.file.uri, lines)
-            yield lines
+            size_bytes += len(lines)
+            if lines.strip():
+                refuse_deep_lines(source.file.uri, lines)
+                yield size_bytes, lines
+                size_bytes = 0
     if rest.getvalue().strip():
         refuse_deep_lines(source.file.uri, rest.getvalue())
-        yield rest.getvalue()
+        yield size_bytes + len(rest.getvalue()), rest.getvalue()
 
 
 def promote_json(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
