@@ -132,9 +132,10 @@ NAMES_FIRST = 100
 ENTRIES_TO_A_CHECKPOINT = 32
 """After the retention's begin, that are read so that the snapshot there is not folded from an earlier checkpoint."""
 
-DAY_MS = 86_400_000
+IDS_AHEAD_MS = 86_400_000
+"""By which an append id may be ahead of this clock, and is still taken for one that begins with a time."""
 
-CLOCKS_DIFFER_MS = 600_000
+CLOCKS_DIFFER_MS = 3_600_000
 """By which two times of one store, or of a writer and the store, may differ. Generous: it costs the entries of so
 long."""
 
@@ -308,7 +309,7 @@ class _Search:
         there are append ids that do not begin with a time: these may stand anywhere."""
         listed = self._store.list(f"{folder.data}/")
         begin = DeltaFilePath.begin_of(folder, self._since_ms + CLOCKS_DIFFER_MS)
-        end = DeltaFilePath.begin_of(folder, self._now_ms + DAY_MS)
+        end = DeltaFilePath.begin_of(folder, self._now_ms + IDS_AHEAD_MS)
         for file in listed:
             if begin <= file.key < end:
                 rest = self._store.list(f"{folder.data}/", end)
@@ -411,7 +412,7 @@ class _SortedOut:
             self._keep(file)
         elif file.modified_at_ms < self._since_ms:
             self.old[file.key] = file
-        elif _may_be_ours(file.key):
+        elif _is_ours(file.key):
             self._keep(file)
         else:
             self.unknown.append(file.key)
@@ -484,11 +485,6 @@ KEYS = (*DATA_KEYS, NewsHint, *publishing_keys.KEYS)
 def _is_ours(key: str) -> bool:
     """Whether this is one of Lithify's names, of a data file or of a temporary file of a dead writer."""
     return is_unfinished(key) or parse_any(key, DATA_KEYS) is not None
-
-
-def _may_be_ours(key: str) -> bool:
-    """Parses less: for files that stay in any case."""
-    return is_unfinished(key) or any(kind.template.fits(key) for kind in DATA_KEYS)
 
 
 def _is_of_an_append(key: str) -> bool:

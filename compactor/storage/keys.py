@@ -199,7 +199,7 @@ class Key:
     def parse_or_none(cls, key: str) -> Self | None:
         """None: the template does not render it."""
         try:
-            return cls.parse(key) if cls.template.fits(key) else None
+            return cls.parse(key)
         except Invalid:
             return None
 
@@ -266,10 +266,6 @@ class Template(Generic[KeyT]):
                     break
                 found += piece.render(value)
         return found
-
-    def fits(self, key: str) -> bool:
-        """Whether this may be such a key."""
-        return self._pattern.fullmatch(key) is not None
 
     def parse(self, key: str) -> KeyT:
         match = self._pattern.fullmatch(key)
