@@ -182,8 +182,11 @@ def _deltas(table: pa.Table, retired_position: int | None, retracted: Sequence[i
         array = array.filter(pc.greater(positions, retired_position))
     if retracted:
         array = array.filter(pc.invert(pc.is_in(array.field("position"), pa.array(retracted, pa.int64()))))
-    _DELTA.to_values(array.slice(0, 0))  # raises for rows of another kind
-    return DeltaSequence.stored(array.drop_null(), _decoded)
+    array = array.drop_null()
+    # What is wrong with all rows shows at the first, or at the last: then the log is replayed instead.
+    for row in (array.slice(0, 1), array.slice(max(len(array) - 1, 0))):
+        _DELTA.to_values(row)
+    return DeltaSequence.stored(array, _decoded)
 
 
 def _decoded(rows: pa.StructArray) -> list[DeltaAdded]:
@@ -191,7 +194,8 @@ def _decoded(rows: pa.StructArray) -> list[DeltaAdded]:
         return _present(_DELTA.to_values(rows))
     except (KeyError, ValueError) as error:
         raise Corrupt(
-            f"a checkpoint has a delta that is none: {error}. Delete it: it is read from entries then"
+            f"a delta in a checkpoint cannot be read: {error}; delete the checkpoints of its stream, and its entries "
+            "are read instead"
         ) from error
 
 

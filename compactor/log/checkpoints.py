@@ -59,7 +59,7 @@ MERGES = ((SMALL_ROWS * 3 // 4, 16, MERGED_ENTRIES), (8 * SMALL_ROWS * 3 // 4, 1
 number, they are merged into one."""
 
 SMALL_KEPT = 64
-"""Small pieces that a process remembers, so that it does not read them again when it merges them, for example."""
+"""Small pieces that a process remembers, so that it reads none again: to merge them, or for another snapshot."""
 
 WHOLE_KEPT = 2
 """Earlier checkpoints of the whole form that are kept beside the newest."""
@@ -315,7 +315,7 @@ class CheckpointFolder(Generic[StateT]):
             return _Hint.parse_durable(body, self._hint_key).entry_number
         except (Corrupt, Outdated) as error:
             _log.warning("checkpoint_hint_unreadable", log=self._folder, reason=str(error))
-        return None
+            return None
 
     def _read_whole(self, form: WholeCheckpoint[StateT], entry_number: int) -> LogState[StateT] | None:
         key = WholeCheckpointObject(self._folder, entry_number).key
@@ -381,8 +381,8 @@ class CheckpointFolder(Generic[StateT]):
     def _write_shared(self, form: SharedCheckpoint[StateT], log_state: LogState[StateT]) -> None:
         number = log_state.entry_number
         hinted = self._read_hint()
-        if hinted is not None and hinted >= number:  # another writer has written a later one
-            return
+        if hinted is not None and hinted >= number:
+            return  # another writer has written a later one
         before = self._head_to_share_with(hinted)
         described = form.describe(log_state.state)
         writer = _PieceWriter(self._store, self._folder, number, self._clock, self._small, self._read_piece)
