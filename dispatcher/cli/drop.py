@@ -21,20 +21,22 @@ from dispatcher.layout import PARTITION, Column, counts, time_text
 
 _PARTITIONS_SHOWN_MAX = 20
 
+PartitionsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--partition",
+        "-p",
+        metavar="KEY=VALUE",
+        help="The partitions with this value instead of the whole table; once for each key.",
+    ),
+]
+
 
 def drop(
     context: typer.Context,
     table: TableArgument,
     lake: LakePlace,
-    partition: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--partition",
-            "-p",
-            metavar="KEY=VALUE",
-            help="Drop the partitions with this value instead of the table; once for each key.",
-        ),
-    ] = None,
+    partition: PartitionsOption = None,
     delete: Annotated[
         bool, typer.Option("--delete", help="Drop them. Without this option, they are only described.")
     ] = False,
@@ -141,15 +143,7 @@ def restore(
     as_of: Annotated[
         str, typer.Option(help="A time in ISO 8601, UTC if it has no zone; of one partition also an entry of its log.")
     ],
-    partition: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--partition",
-            "-p",
-            metavar="KEY=VALUE",
-            help="Restore the partitions with this value instead of the whole table; once for each key.",
-        ),
-    ] = None,
+    partition: PartitionsOption = None,
     write: Annotated[
         bool, typer.Option("--write", help="Restore them. Without this option, they are only described.")
     ] = False,

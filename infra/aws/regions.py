@@ -5,8 +5,20 @@ from __future__ import annotations
 import boto3
 
 SERVICES = (
-    *("cloudformation", "cloudwatch", "ec2", "ecr", "ecs", "emr", "iam"),
-    *("kms", "logs", "s3", "scheduler", "sns", "sqs", "stepfunctions"),
+    "cloudformation",
+    "cloudwatch",
+    "ec2",
+    "ecr",
+    "ecs",
+    "emr",
+    "iam",
+    "kms",
+    "logs",
+    "s3",
+    "scheduler",
+    "sns",
+    "sqs",
+    "stepfunctions",
 )
 SERVERLESS = "emr-serverless"
 
