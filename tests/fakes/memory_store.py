@@ -13,6 +13,9 @@ from compactor.storage.object_store import ObjectEntry, UnfinishedWrite, check_k
 
 _LAST = "\U0010ffff"
 
+_FEW = 100
+"""New keys that are put into their places; more are sorted with all others."""
+
 
 class MemoryStore:
     """Data files do not go through a store: a test that writes some gives the location of a real folder for them."""
@@ -84,9 +87,14 @@ class MemoryStore:
         yield from sorted(folders)
 
     def _keys_in_order(self) -> Sequence[str]:
-        if self._unsorted or len(self._sorted) > 2 * len(self._objects):
+        if len(self._unsorted) > _FEW or len(self._sorted) > 2 * len(self._objects):
             self._sorted = sorted(self._objects)
-            self._unsorted = []
+        else:
+            for key in self._unsorted:
+                place = bisect_left(self._sorted, key)
+                if self._sorted[place : place + 1] != [key]:
+                    self._sorted.insert(place, key)
+        self._unsorted = []
         return self._sorted
 
     def delete(self, key: str) -> None:
