@@ -28,11 +28,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from xml.etree import ElementTree
 
 import boto3
+from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.errors import Corrupt, Denied, Invalid, Unavailable
+from compactor.model.machine import this_release
 from compactor.model.retries import Backoff, Retry
 from compactor.storage.aws.failures import code_of, is_temporary, kind_of, translated
 from compactor.storage.aws.limits import LIMITS, RequestLimits, within
@@ -149,6 +151,7 @@ class S3Clients:
                 read_timeout=self.limits.answer_seconds,
                 max_pool_connections=CONNECTIONS_MAX,
                 retries={"mode": "standard", "total_max_attempts": 1},
+                user_agent=f"lithify/{this_release()}",
                 # Another endpoint gets the bucket in the path: `http://bucket.127.0.0.1` cannot be resolved.
                 s3={"addressing_style": "path"} if is_stand_in else {},
                 # Both are botocore's defaults; said here because a table's bytes depend on them.
@@ -157,7 +160,13 @@ class S3Clients:
             ),
         )
         client.meta.events.register("before-parse.s3.ListObjectsV2", read_contents)
+        client.meta.events.register("before-sign.s3.PutObject", send_at_once)
         return client
+
+
+def send_at_once(request: AWSRequest, **_: object) -> None:
+    """A body without asking first whether it is welcome, which takes a second round trip: bodies are small."""
+    del request.headers["Expect"]  # nothing happens if it is missing
 
 
 def read_contents(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
