@@ -29,7 +29,7 @@ class FooterRange(Document):
 
 
 class RowGroupSize(Document):
-    """Rows of a row group, or of a piece of text, and its bytes in the file."""
+    """Rows of a row group, of a stripe, or of a piece of text, and its bytes in the file."""
 
     rows: int = Field(ge=0)
     size_bytes: int = Field(ge=0)
@@ -40,7 +40,8 @@ class DataFile(Document):
 
     path  relative to the lake's root if the catalog wrote it; an absolute URI if it was registered in place
     footer              of Parquet; None: not recorded
-    row_groups          of Parquet; of large plain text, its pieces of whole rows, which follow one another from the
+    row_groups          of Parquet; of ORC, the stripes, if there are several, with their share of the file's bytes by
+                        rows; of large plain text, its pieces of whole rows, which follow one another from the
                         first byte (a CSV's header is in the first); empty: not recorded, or it is read whole
     schema_fingerprint  files of one content type with equal fingerprints have the same columns; None: not recorded, or
                         the file has no types of its own

@@ -63,7 +63,7 @@ class DeltaSource(SourceFile):
     """A delta file.
 
     sorts       False if a delete's file lacks custom sort key columns
-    row_groups  rows of each row group of a Parquet file, or of each piece of text; empty: see `DataFile`
+    row_groups  rows of each row group, stripe or piece of text; empty: see `DataFile`
     """
 
     position: int

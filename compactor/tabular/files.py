@@ -158,10 +158,10 @@ def read_batches_around(
     own_pages: bool = False,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """At least the rows from the first to the last of `bounds`, in batches, each with its first row: without the row
-    groups of Parquet, and the pieces of text, that have none of them. See `read_batches`. Raises `Corrupt` unless the
-    file has so many `rows`."""
-    if file.text_pieces:
-        yield from _text_around(location, file, bounds, schema, columns)
+    groups of Parquet, the stripes of ORC and the pieces of text that have none of them. See `read_batches`. Raises
+    `Corrupt` unless the file has so many `rows`."""
+    if file.pieces:
+        yield from _pieces_around(location, file, bounds, schema, columns)
         return
     if file.content_type is not ContentType.PARQUET:
         row = 0
@@ -177,7 +177,7 @@ def read_batches_around(
                 row += plain.num_rows
 
 
-def _text_around(
+def _pieces_around(
     location: StoreLocation,
     file: TabularFile,
     bounds: tuple[int, int],
@@ -185,14 +185,18 @@ def _text_around(
     columns: Sequence[str] | None,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     reader, source = _FORMATS[file.content_type], Source.of(location, file)
-    if not isinstance(reader, Csv | JsonLines):
-        raise TypeError(f"{file.uri} is no text")
     row = start = 0
-    for piece in file.text_pieces:
+    for number, piece in enumerate(file.pieces):
         end = row + piece.rows
         if row <= bounds[1] and bounds[0] < end:
             with reading(file.uri, file.content_type):
-                for batch in reader.read_batches(source, columns, schema, Span(start, start + piece.size_bytes)):
+                if isinstance(reader, Orc):
+                    batches = reader.read_batches(source, columns, schema, number)
+                elif isinstance(reader, Csv | JsonLines):
+                    batches = reader.read_batches(source, columns, schema, Span(start, start + piece.size_bytes))
+                else:
+                    raise TypeError(f"{file.content_type} has no pieces")
+                for batch in batches:
                     for plain in plain_table(pa.Table.from_batches([batch])).to_batches():
                         yield row, plain
                         row += plain.num_rows

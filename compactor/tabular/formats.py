@@ -29,7 +29,7 @@ class TabularFile:
 
     modified_at_ns  of a registered local file
     delta_id        of a delta file, for errors
-    text_pieces     of large text: see `DataFile.row_groups`
+    pieces          stripes of ORC, pieces of large text: see `DataFile.row_groups`
     """
 
     uri: str
@@ -39,12 +39,12 @@ class TabularFile:
     crc32: int | None = None
     modified_at_ns: int | None = None
     delta_id: str | None = None
-    text_pieces: tuple[RowGroupSize, ...] = ()
+    pieces: tuple[RowGroupSize, ...] = ()
 
     @classmethod
     def of(cls, uri: str, file: DataFile, delta_id: str | None = None) -> TabularFile:
         """A file of the log."""
-        pieces = file.row_groups if file.content_type.is_text else ()
+        pieces = () if file.content_type is ContentType.PARQUET else file.row_groups
         return cls(
             uri, file.content_type, file.size_bytes, file.etag, file.crc32, file.modified_at_ns, delta_id, pieces
         )
@@ -56,7 +56,7 @@ class FileMeasure:
 
     columns  by top-level column name; a column without statistics may be absent
     footer   of Parquet
-    row_groups  of Parquet, and the pieces of large text: see `DataFile`
+    row_groups  of Parquet, stripes of ORC, pieces of large text: see `DataFile`
     crc32    of a file that was written here
     """
 

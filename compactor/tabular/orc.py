@@ -9,6 +9,7 @@ from typing import TypeVar
 import pyarrow as pa
 from pyarrow import orc
 
+from compactor.model.files import RowGroupSize
 from compactor.schemas.cast import cast_array, cast_column
 from compactor.schemas.unify import unify_types
 from compactor.tabular.formats import FileMeasure, Source, wanted_columns
@@ -34,19 +35,31 @@ class Orc:
             return _as_written(file.schema.empty_table().select(wanted), schema)
 
     def read_batches(
-        self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None
+        self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None, stripe: int | None = None
     ) -> Iterator[pa.RecordBatch]:
+        """`stripe`: the number of one, from 0; None: all rows."""
         with _open(source) as file:
             wanted = wanted_columns(source, file.schema, columns)
             # Without any column the reader loses the number of rows.
             needed = wanted or file.schema.names[:1]
-            for stripe in range(file.nstripes):
-                yield _as_written(file.read_stripe(stripe, columns=needed).select(wanted), schema)
+            for number in range(file.nstripes) if stripe is None else (stripe,):
+                yield _as_written(file.read_stripe(number, columns=needed).select(wanted), schema)
 
     def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure:
         del schema
         with _open(source) as file:
-            return FileMeasure(file.nrows, file.file_length, file.schema)
+            return FileMeasure(file.nrows, file.file_length, file.schema, row_groups=tuple(_stripes(file)))
+
+
+def _stripes(file: orc.ORCFile) -> Iterator[RowGroupSize]:
+    """PyArrow says of no stripe how many rows and bytes it has: a column of fixed width, if there is one, is read, and
+    the file's bytes are shared out by rows. Nothing of a file of one stripe."""
+    if file.nstripes == 1:
+        return
+    narrow = next((field.name for field in file.schema if pa.types.is_primitive(field.type)), file.schema.names[0])
+    for number in range(file.nstripes):
+        rows = file.read_stripe(number, columns=[narrow]).num_rows
+        yield RowGroupSize(rows=rows, size_bytes=file.file_length * rows // max(file.nrows, 1))
 
 
 @contextmanager

@@ -114,11 +114,11 @@ ROWS_OF_EIGHT_BYTES = b"".join(b"%03d,abc\n" % number for number in range(32))
 )
 def test_text_is_cut_up_to_its_first_quote(begins_with: bytes, rows_of_pieces: list[int], tmp_path: Path) -> None:
     _, file = written(tmp_path, ContentType.CSV, begins_with + ROWS_OF_EIGHT_BYTES)
-    assert [piece.rows for piece in file.text_pieces] == (rows_of_pieces if len(rows_of_pieces) > 1 else [])
+    assert [piece.rows for piece in file.pieces] == (rows_of_pieces if len(rows_of_pieces) > 1 else [])
 
 
 def test_a_piece_that_has_other_rows_than_the_log_says_is_corrupt(tmp_path: Path) -> None:
     location, file = written(tmp_path, ContentType.CSV, b"id,note\n" + ROWS_OF_EIGHT_BYTES)
-    other = TabularFile(file.uri, file.content_type, text_pieces=(file.text_pieces[1], *file.text_pieces[1:]))
+    other = TabularFile(file.uri, file.content_type, pieces=(file.pieces[1], *file.pieces[1:]))
     with pytest.raises(Corrupt, match="has other rows than the log says, before row 8"):
         list(read_batches_around(location, other, 33, (0, 0), SCHEMA))

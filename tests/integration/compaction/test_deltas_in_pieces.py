@@ -1,4 +1,4 @@
-"""Deltas of text: large ones are read in pieces by several tasks, and nothing of a row is left out."""
+"""Deltas of text and of ORC: large ones are read in pieces by several tasks, and nothing of a row is left out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyarrow import orc
 
 from compactor import DeltaCatalog, Table, compact
 from compactor.engine.in_process import InProcessEngine
@@ -25,8 +26,8 @@ def fields(line: str) -> list[str]:
     return line.split(",")
 
 
-@pytest.mark.parametrize("suffix", TEXTS)
-def test_pieces_of_text_give_the_rows_of_the_text(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("suffix", [*TEXTS, "orc"])
+def test_pieces_of_a_file_give_its_rows(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "BLOCK_BYTES", 64)
     lake = DeltaCatalog.open(tmp_path / "lake")
     table = lake.create_table(ORDERS)
@@ -34,12 +35,21 @@ def test_pieces_of_text_give_the_rows_of_the_text(suffix: str, tmp_path: Path, m
         for number in range(2):
             rows = "\n".join(f"{(7 * row) % 23},{number}-{row}" for row in range(40))
             path = tmp_path / f"{number}.{suffix}"
-            path.write_text(TEXTS[suffix](rows))
+            if suffix == "orc":
+                write_orc(path, rows)
+            else:
+                path.write_text(TEXTS[suffix](rows))
             assert len(table.append({}, [path]).files[0].row_groups) > 3
         engine = InProcessEngine(tasks_at_once=3)
         compact(ORDERS, {"id"}, delta_catalog_client=lake, engine=engine, hash_bucket_count=3)
     assert verify(table.stream({})).problems == ()
     assert rows_of(table) == {(7 * row) % 23: f"1-{row}" for row in range(40)}
+
+
+def write_orc(path: Path, rows: str) -> None:
+    ids, notes = zip(*map(fields, rows.split()), strict=True)
+    with orc.ORCWriter(path, stripe_size=1, batch_size=8) as writer:
+        writer.write(pa.table({"id": pa.array(map(int, ids), pa.int64()), "note": notes}))
 
 
 def rows_of(table: Table) -> dict[int, str]:
