@@ -207,7 +207,8 @@ class KeeperDecidedEvent(EventData):
 
 class KeeperPostponedEvent(EventData):
     """Streams of a table are due and may not begin. Published once, until something changes. `postponed_by`: `budget`,
-    `window` or `pause`. `until_ms` None: until somebody changes something."""
+    `window`, `pause`, or `queue`, if it does not take their instruction. `until_ms` None: until somebody changes
+    something."""
 
     event_type: ClassVar[str] = "lithify.keeper.postponed.v1"
     severity: ClassVar[Severity] = Severity.WARNING

@@ -36,6 +36,7 @@ from dispatcher.cli.output import answer, answer_records, print_error
 from dispatcher.cli.plan import PlannedCluster
 from dispatcher.clients import CommandDependencies, QueueAddress, dependencies_of, machine_share
 from dispatcher.keeper.decision_log import DECISION_LOG, decision_records
+from dispatcher.keeper.decision_queue import DecisionQueue
 from dispatcher.keeper.keeper import Keeper, KeeperLook
 from dispatcher.keeper.keys import DecisionLogFolder, lake_name
 from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings, TableOutlook, over_budgets
@@ -129,7 +130,9 @@ def keep(
     )
     room = _room(dependencies, cluster, price_file, Limits())
     lake, records = places.open(dependencies)
-    queue = dependencies.clients.queue(QueueAddress(queue_url, None, endpoint_url, places.region))
+    address = QueueAddress(queue_url, None, endpoint_url, places.region)
+    queue = DecisionQueue(lambda: dependencies.clients.queue(address), dependencies.clock)
+    queue_away = queue.try_to_open()
     sink = NoSink() if topic_arn is None else dependencies.clients.topic(topic_arn, endpoint_url, patient=False)
     services = KeeperServices(lake, records, queue, room, sink, dependencies.clock)
     keeper = Keeper(services, settings)
@@ -137,12 +140,16 @@ def keep(
     namespace = None if metrics_namespace is None else parse_namespace(metrics_namespace)
     embedded = EmbeddedMetrics(namespace, METRICS_SECONDS, board.samples, dependencies.owner, dependencies.clock)
     if once:
-        look, done = keeper.look(), upkeep.do_what_is_due()
-        embedded.write()
-        _answer_once(output, look, done)
+        try:
+            look, done = keeper.look(), upkeep.do_what_is_due()
+        finally:  # an alarm is raised by what failed
+            embedded.write()
+        _answer_once(output, look, done, look.queue_away or queue_away)
         return
     stops = dependencies.stops_on_signal()
-    _log.info("keeper_started", owner=dependencies.owner, lake=lake.location.root_uri, queue=queue.name)
+    _log.info("keeper_started", owner=dependencies.owner, lake=lake.location.root_uri, queue=queue_url)
+    if queue_away is not None:
+        _log.warning("queue_away", reason=queue_away)
     observed = _observed(board, settings)
     metrics = BackgroundLoop("metrics", embedded.write, METRICS_SECONDS, ends=stops)
     served = http_server(HttpAddress(http_host, http_port), lambda: observed)
@@ -163,22 +170,24 @@ def _observed(board: LagBoard, settings: KeeperSettings) -> Observed:
     )
 
 
-def _answer_once(output: Output, look: KeeperLook, upkeep: Upkeep) -> None:
+def _answer_once(output: Output, look: KeeperLook, upkeep: Upkeep, queue_away: str | None) -> None:
     sent = f"{counted(look.decided, 'decision')}, {counted(look.sent, 'instruction')} sent"
-    lines = [f"{counted(look.tables, 'table')}: {sent}, {look.ended:,} ended, {look.open:,} open"]
+    unsent = f", {look.waiting:,} of them not sent" if look.waiting else ""
+    lines = [f"{counted(look.tables, 'table')}: {sent}, {look.ended:,} ended, {look.open:,} open{unsent}"]
     if upkeep.steps:
         lines.append(
             f"{', '.join(upkeep.steps)}: {counted(upkeep.retired_deltas, 'delta')} retired, "
             f"{counted(upkeep.deleted_files, 'file')} deleted, {counted(len(upkeep.published), 'table')} published"
         )
-    value = {**asdict(look), "upkeep": asdict(upkeep)}
+    value = {**asdict(look), "queue_away": queue_away, "upkeep": asdict(upkeep)}
     answer(output, value, lines)
     failed = {**look.set_aside, **upkeep.failed}
     for what, reason in failed.items():
         print_error(f"{what}: {reason}")
-    if look.queue_away is not None:
-        print_error(f"decisions wait, and are sent by the next look: {look.queue_away}")
-    if failed or look.queue_away is not None:
+    if queue_away is not None:
+        waiting = f"{counted(look.waiting, 'decision')}, to be sent by the next look" if look.waiting else "nothing"
+        print_error(f"the queue takes nothing: {queue_away}; for it waits: {waiting}")
+    if failed or queue_away is not None:
         raise typer.Exit(EXIT_FAILED)
 
 

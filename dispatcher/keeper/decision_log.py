@@ -23,8 +23,10 @@ from compactor.events.types import EventData, KeeperDecidedEvent, KeeperFailedEv
 from compactor.log.durable_log import DurableLog, Entry, LogFormat
 from compactor.log.small_states import small_checkpoint
 from compactor.model.document import Document
+from compactor.model.errors import ErrorKind
 from compactor.planning.spec import Partition
 from compactor.storage.keys import encode_partition
+from dispatcher.layout import time_text
 from dispatcher.records.history import day_of
 from dispatcher.records.job_run_log import JobRunStatus
 
@@ -85,6 +87,17 @@ class DecisionSent(Document):
     at_ms: int
 
 
+class DecisionWaits(Document):
+    """The queue has not taken the instruction. Written at the first failure, and when its kind changes."""
+
+    action: Literal["waits"] = "waits"
+    job_run_id: str
+    streams: int
+    kind: ErrorKind
+    reason: str
+    at_ms: int
+
+
 class UnsettledStream(Document):
     """A stream with which its session did nothing, or failed: another decision on the same entry changes nothing.
 
@@ -139,7 +152,8 @@ class TableSetAside(Document):
 
 
 DecisionAction = Annotated[
-    DecisionMade | DecisionSent | DecisionEnded | StreamsPostponed | TableSetAside, Field(discriminator="action")
+    DecisionMade | DecisionSent | DecisionWaits | DecisionEnded | StreamsPostponed | TableSetAside,
+    Field(discriminator="action"),
 ]
 
 
@@ -148,10 +162,11 @@ DecisionAction = Annotated[
 
 @dataclass(frozen=True)
 class OpenDecision:
-    """`sent_at_ms` None: no keeper knows that the queue has it."""
+    """`sent_at_ms` None: no keeper knows that the queue has it. `waits`: its last failure."""
 
     made: DecisionMade
     sent_at_ms: int | None = None
+    waits: DecisionWaits | None = None
 
 
 @dataclass(frozen=True)
@@ -189,12 +204,15 @@ def apply(state: DecisionState, action: DecisionAction) -> DecisionState:
             unsettled = {key: each for key, each in state.unsettled.items() if each.failures or not _is_of(action, key)}
             made = MappingProxyType({**state.open, action.job_run_id: OpenDecision(action)})
             return replace(state, open=made, unsettled=MappingProxyType(unsettled))
-        case DecisionSent():
+        case DecisionSent() | DecisionWaits():
             found = state.open.get(action.job_run_id)
             if found is None:
                 return state
-            sent = {**state.open, action.job_run_id: replace(found, sent_at_ms=action.at_ms)}
-            return replace(state, open=MappingProxyType(sent))
+            if isinstance(action, DecisionSent):
+                after = replace(found, sent_at_ms=action.at_ms)
+            else:
+                after = replace(found, waits=action)
+            return replace(state, open=MappingProxyType({**state.open, action.job_run_id: after}))
         case DecisionEnded():
             return _ended(state, action)
         case StreamsPostponed():
@@ -284,6 +302,8 @@ def _event_of(action: DecisionAction) -> EventData | None:
             )
         case DecisionSent():
             return None
+        case DecisionWaits():
+            return KeeperPostponedEvent(postponed_by="queue", streams=action.streams, reasons=(action.reason,))
         case DecisionEnded():
             if action.status == JobRunStatus.SUCCEEDED:
                 return None
@@ -297,7 +317,8 @@ def _event_of(action: DecisionAction) -> EventData | None:
 
 
 def decision_records(table_id: str, entries: Iterable[Entry[DecisionAction]], limit: int) -> list[dict[str, object]]:
-    """The latest ones, in their order. `what`: decided, the status of the job run, postponed, or set aside.
+    """The latest ones, in their order. `what`: waits (for the queue), decided (and sent), the status of the job run,
+    postponed, or set aside.
 
     entries  of the table's log: of a decision that was made before them nothing is shown
     """
@@ -311,7 +332,7 @@ def decision_records(table_id: str, entries: Iterable[Entry[DecisionAction]], li
                     rules = ", ".join(dict.fromkeys(stream.rule for stream in action.streams))
                     found[action.job_run_id] = {
                         **record,
-                        "what": "decided",
+                        "what": "waits",
                         "job_run_id": action.job_run_id,
                         "streams": len(action.streams),
                         "partitions": [stream.partition for stream in action.streams],
@@ -320,9 +341,16 @@ def decision_records(table_id: str, entries: Iterable[Entry[DecisionAction]], li
                         "why": action.streams[0].why,
                         "expected_seconds": action.expected_seconds,
                         "expected_usd": action.expected_usd,
+                        "sent_at_ms": None,
+                        "waits_since_ms": entry.at_ms,
+                        "waits_for": "no keeper has sent it yet",
                     }
+                case DecisionWaits() if action.job_run_id in found:
+                    found[action.job_run_id]["waits_for"] = action.reason
+                case DecisionSent() if action.job_run_id in found:
+                    found[action.job_run_id] |= {"what": "decided", "sent_at_ms": action.at_ms, **_NOT_WAITING}
                 case DecisionEnded() if action.job_run_id in found:
-                    joined = {"what": action.status, "seconds": action.seconds, "usd": action.usd}
+                    joined = {"what": action.status, "seconds": action.seconds, "usd": action.usd, **_NOT_WAITING}
                     figures = {"rows_in": action.rows_in, "rows_out": action.rows_out, "reasons": action.reasons}
                     found[action.job_run_id] |= joined | figures
                 case StreamsPostponed() if action.streams:
@@ -332,4 +360,15 @@ def decision_records(table_id: str, entries: Iterable[Entry[DecisionAction]], li
                     found[key] = {**record, "what": "set aside", "why": action.reason}
                 case _:
                     pass
-    return list(islice(found.values(), max(len(found) - limit, 0), None))
+    shown = islice(found.values(), max(len(found) - limit, 0), None)
+    return [{**each, "why": _with_wait(each)} for each in shown]
+
+
+_NOT_WAITING: Mapping[str, object] = {"waits_since_ms": None, "waits_for": None}
+
+
+def _with_wait(record: Mapping[str, object]) -> object:
+    if record.get("waits_for") is None:
+        return record["why"]
+    since = time_text(record["waits_since_ms"])
+    return f"{record['why']}; waits for the queue since {since} UTC: {record['waits_for']}"

@@ -13,6 +13,7 @@ from functools import partial
 from compactor.log_context import ProcessLog
 from compactor.model.background import BackgroundLoop
 from compactor.model.errors import LithifyError
+from compactor.model.names import counted
 from compactor.storage.concurrently import run_concurrently
 from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings, TableKeeper, TableLook, TableOutlook
 from dispatcher.operations.lag_board import LagBoard
@@ -27,8 +28,9 @@ class KeeperLook:
 
     decided, sent, ended  instructions
     open        job runs of the keeper that have not ended
+    waiting     of these, decisions that are not sent
     set_aside   tables that could not be kept, with the reason
-    queue_away  why decisions wait; None: none does
+    queue_away  why the queue did not take one; None: it took all that were to be sent
     """
 
     tables: int = 0
@@ -36,6 +38,7 @@ class KeeperLook:
     sent: int = 0
     ended: int = 0
     open: int = 0
+    waiting: int = 0
     set_aside: Mapping[str, str] = field(default_factory=dict)
     queue_away: str | None = None
 
@@ -72,7 +75,8 @@ class Keeper:
 
         run_concurrently(self._services.lake.location, look_at, sorted(known))
         look = _sum(looks, set_aside)
-        away = {} if look.queue_away is None else {"the queue": look.queue_away}
+        waiting = f"{counted(look.waiting, 'decision')} not sent"
+        away = {} if look.queue_away is None else {"the queue": f"{waiting}: {look.queue_away}"}
         self.board.looked([each.lag for each in looks.values() if each.lag is not None], {**set_aside, **away})
         _or_log("lag_not_sampled", None, self.board.write_sample)
         return look
@@ -142,6 +146,7 @@ def _sum(looks: Mapping[str, TableLook], set_aside: Mapping[str, str]) -> Keeper
         sent=sum(each.sent for each in found),
         ended=sum(each.ended for each in found),
         open=sum(each.open for each in found),
+        waiting=sum(each.waiting for each in found),
         set_aside=set_aside,
         queue_away=next((each.queue_away for each in found if each.queue_away is not None), None),
     )

@@ -4,14 +4,14 @@ The order of durable writes, from a decision to its end:
 
     1  `decided`                the table's decision log, by put-if-absent: of two keepers one decides
     2  the instruction          the queue
-    3  `sent`                   the decision log
+    3  `sent`                   the decision log; `waits` if the queue did not take it
     4  the job run              the job-run log, by whichever dispatcher takes the message
     5  `ended`                  the decision log
 
-A keeper that ends after 1 or 2, or gets no answer, leaves a decision that is not sent: the next look of any keeper
-sends it, with the same job run id, under which dispatchers start one job run however often it comes. The same is done
-where 3 is there and 4 is not for a long time: the queue has lost the message, or was emptied. A message that comes
-after 5 finds the job run ended, and starts nothing.
+A keeper that ends after 1 or 2, or gets no answer, leaves a decision that is not sent: a later look of any keeper
+sends it (the next one, if it is noted to wait), with the same job run id, under which dispatchers start one job run
+however often it comes. The same is done where 3 is there and 4 is not for a long time: the queue has lost the message,
+or was emptied. A message that comes after 5 finds the job run ended, and starts nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from compactor.planning.sizing import SessionSize, size_session
 from compactor.planning.stream_figures import StreamFigures
 from compactor.planning.where_to_run import in_one_process
 from compactor.storage.keys import encode_partition
-from dispatcher.intake.queue import Queue
 from dispatcher.keeper.deciding import Seen, StreamOutlook, decisions_on, outlooks
 from dispatcher.keeper.decision_log import (
     DECISION_LOG,
@@ -45,11 +44,13 @@ from dispatcher.keeper.decision_log import (
     DecisionMade,
     DecisionSent,
     DecisionState,
+    DecisionWaits,
     OpenDecision,
     TableSetAside,
     UnsettledStream,
     decision_events,
 )
+from dispatcher.keeper.decision_queue import TakesInstructions
 from dispatcher.keeper.keys import DecisionLogFolder, PublishedDecisions, lake_name
 from dispatcher.keeper.watching import TableWatch, WatchedStream
 from dispatcher.operations.table_lag import TableLag, lag_of, with_published
@@ -128,7 +129,7 @@ class KeeperServices:
 
     lake: DeltaCatalog
     records: JobRunStore
-    queue: Queue | None
+    queue: TakesInstructions | None
     room: Room
     sink: EventSink
     clock: Clock
@@ -146,12 +147,14 @@ class TableOutlook:
 
 @dataclass(frozen=True)
 class TableLook:
-    """What one look has done. `queue_away`: why the queue takes nothing. `lag` None: the table is not kept."""
+    """What one look has done. `waiting`: open decisions that are not sent. `queue_away`: why the queue did not take
+    one. `lag` None: the table is not kept."""
 
     decided: int = 0
     sent: int = 0
     ended: int = 0
     open: int = 0
+    waiting: int = 0
     queue_away: str | None = None
     lag: TableLag | None = None
 
@@ -194,7 +197,9 @@ class TableKeeper:
         sent, queue_away = self._send_what_is_open(table)
         if self.log.newest.state.set_aside is not None:
             self.set_aside(None)
-        return TableLook(decided, sent, ended, len(self.log.newest.state.open), queue_away, self._lag(table))
+        still_open = self.log.newest.state.open.values()
+        waiting = sum(each.sent_at_ms is None for each in still_open)
+        return TableLook(decided, sent, ended, len(still_open), waiting, queue_away, self._lag(table))
 
     def _lag(self, table: Table) -> TableLag:
         """What is published is read only if a stream has grown since, or something was behind."""
@@ -297,8 +302,9 @@ class TableKeeper:
     # -- sending
 
     def _send_what_is_open(self, table: Table) -> tuple[int, str | None]:
-        """Steps 2 and 3: the number of instructions, and why the queue took no more."""
+        """Steps 2 and 3: the number of instructions, and why the queue did not take another."""
         number, queue = 0, self._services.queue
+        failed: dict[str, LithifyError] = {}
         for job_run_id, decision in sorted(self.log.newest.state.open.items()):
             if queue is None or not self._is_to_be_sent(job_run_id, decision):
                 continue
@@ -306,17 +312,38 @@ class TableKeeper:
                 queue.send(self._document(table, decision.made))
             except (Unavailable, Denied, Invalid) as error:
                 _log.warning("decision_waits_for_queue", table=self._table_id, job_run=job_run_id, reason=str(error))
-                return number, str(error)
+                failed[job_run_id] = error
+                continue
             sent = DecisionSent(job_run_id=job_run_id, at_ms=self._clock.now_ms())
             self.log.append(partial(_while_open, job_run_id, sent))
             number += 1
-        return number, None
+        if failed:
+            self.log.append(partial(self._waits, failed))
+        return number, next((str(error) for error in failed.values()), None)
+
+    def _waits(self, failed: Mapping[str, LithifyError], before: LogState[DecisionState]) -> Sequence[DecisionAction]:
+        """What is new of the failures: an entry for each look would say the same again and again."""
+        open_now = ((each, before.state.open.get(each), error) for each, error in failed.items())
+        return [
+            DecisionWaits(
+                job_run_id=job_run_id,
+                streams=len(decision.made.streams),
+                kind=error.kind,
+                reason=bounded((str(error),))[0],
+                at_ms=self._clock.now_ms(),
+            )
+            for job_run_id, decision, error in open_now
+            if decision is not None
+            and decision.sent_at_ms is None
+            and (decision.waits is None or decision.waits.kind is not error.kind)
+        ]
 
     def _is_to_be_sent(self, job_run_id: str, decision: OpenDecision) -> bool:
         now_ms = self._clock.now_ms()
         if decision.sent_at_ms is None:
             since_ms = now_ms - decision.made.at_ms
-            return job_run_id in self._made_here or since_ms >= self._settings.left_by_another_seconds * 1000
+            is_next = decision.waits is not None or job_run_id in self._made_here
+            return is_next or since_ms >= self._settings.left_by_another_seconds * 1000
         log = self._job_run_logs.get(job_run_id)
         is_taken = log is not None and log.newest.entry_number > 0
         return not is_taken and now_ms - decision.sent_at_ms >= self._settings.resend_seconds * 1000

@@ -32,3 +32,20 @@ def test_what_is_due_is_compacted_and_the_log_says_what_it_took(
     assert (decision["what"], decision["by"]) == ("succeeded", "pending_rows")
     assert decision["seconds"] > 0
     assert len(house.rows()) == 2
+
+
+def test_a_decision_that_waited_for_the_queue_is_sent_once_by_the_next_run(
+    house: House, mailroom: Mailroom, command: Command
+) -> None:
+    house.append([{"id": 1, "v": "a"}])
+    house.lake.table(TABLE).set_properties({"primary_keys": ["id"], "compact_when": {"pending_rows": 1}})
+    places = ("--lake", str(house.folder / "lake"), "--state", str(house.folder / "state"))
+    once = ("keeper", "run", "--once", *places, "--queue-url", mailroom.queue_url, "--region", REGION)
+    away = command(*once, "--endpoint-url", "http://127.0.0.1:9")
+    assert away.exit_code == 1
+    assert "1 decision, to be sent by the next look" in away.err
+    for expected in ("1 instruction sent", "0 instructions sent"):
+        answer = command(*once, "--endpoint-url", mailroom.endpoint_url)
+        assert answer.exit_code == 0
+        assert expected in answer.out
+        assert mailroom.waiting() == 1

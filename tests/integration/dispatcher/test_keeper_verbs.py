@@ -10,6 +10,7 @@ import pytest
 
 from compactor.lake import DeltaCatalog
 from tests.conftest import Command
+from tests.servers import REGION, aws_environment
 
 TABLE = "ACME.ORDERS.V1"
 
@@ -57,6 +58,28 @@ def test_a_plan_names_the_budget_that_a_session_would_pass(
     assert (over["state"], over["by"]) == ("over budget", "pending_rows")
     assert f"that {scope} may spend on" in str(over["why"])
     assert over["until_ms"] is not None
+
+
+def test_decisions_wait_while_the_queue_is_unavailable_and_the_log_says_why_and_since_when(
+    command: Command, places: tuple[str, ...]
+) -> None:
+    away = ("--queue-url", "http://127.0.0.1:9/1/orders", "--endpoint-url", "http://127.0.0.1:9")
+    with aws_environment():
+        looked = command("keeper", "run", "--once", *places, *away, "--region", REGION, "--output", "json")
+        assert looked.exit_code == 1
+        assert "1 decision, to be sent by the next look" in looked.err
+        answer = json.loads(looked.out)
+        assert (answer["decided"], answer["sent"], answer["waiting"]) == (1, 0, 1)
+        assert "127.0.0.1:9" in answer["queue_away"]
+        again = json.loads(command("keeper", "run", "--once", *places, *away, "--output", "json").out)
+        assert (again["decided"], again["waiting"]) == (0, 1)
+    (decision,) = json.loads(command("keeper", "log", *places, "--output", "json").out)["decisions"]
+    assert decision["what"] == "waits"
+    assert decision["sent_at_ms"] is None
+    assert decision["waits_since_ms"] == decision["at_ms"]
+    assert "cannot be used" in decision["waits_for"]
+    shown = command("keeper", "log", *places).out
+    assert "waits for the queue since" in " ".join(shown.split())
 
 
 def test_a_wrong_default_policy_is_refused_with_every_reason(command: Command, places: tuple[str, ...]) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from itertools import pairwise
 
 import pytest
-from structlog.testing import capture_logs
 
 from compactor.catalog.compact_when import CompactWhen, Preset
-from compactor.model.clock import Clock
-from compactor.model.errors import Denied, Unavailable
+from compactor.model.errors import Denied
 from compactor.planning.due import Due, NotDue, Postponed
 from compactor.storage.location import StoreLocation
 from dispatcher.keeper.deciding import PARTITIONS_PER_INSTRUCTION
@@ -26,7 +23,6 @@ from dispatcher.scheduling.lease_log import LeaseState
 from dispatcher.scheduling.limits import Limits, LimitScope, SharedLimits
 from launcher.sizing.cluster_choice import ClusterRoom
 from tests.fakes.faulty_store import FaultyStore, Stopped
-from tests.fakes.memory_queue import MemoryQueue
 from tests.fakes.memory_sink import MemorySink
 from tests.keeper_world import ORDERS, KeeperWorld
 
@@ -170,55 +166,6 @@ def test_a_lost_answer_of_the_state_makes_no_second_decision(world: KeeperWorld,
     assert len(made(world)) == 1
 
 
-class AwayQueue(MemoryQueue):
-    """`loses_answers`: it takes messages and does not say so."""
-
-    is_away = True
-    loses_answers = False
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__(clock)
-        self.has_sent = threading.Event()
-
-    def send(self, *given: object, **named: object) -> str:
-        if self.loses_answers:
-            super().send(*given, **named)  # type: ignore[arg-type]
-        if self.is_away:
-            raise Unavailable("the queue does not answer")
-        self.has_sent.set()
-        return super().send(*given, **named)  # type: ignore[arg-type]
-
-
-def test_decisions_wait_for_a_queue_that_is_away_and_say_so(world: KeeperWorld) -> None:
-    world.table({"pending_rows": 1})
-    world.append()
-    away = AwayQueue(world.clock)
-    world.queue = away
-    keeper = world.keeper(queue=away)
-    look = keeper.look()
-    assert (look.decided, look.sent, look.queue_away) == (1, 0, "the queue does not answer")
-    away.is_away = False
-    with capture_logs() as logged, keeper.loop(threading.Event()):
-        assert away.has_sent.wait(10)
-    (looked,) = (each for each in logged if each["event"] == "keeper_looked")
-    assert (looked["decided"], looked["sent"], looked["queue_away"]) == (0, 1, None)
-    assert len(world.dispatch()) == 1
-
-
-def test_a_lost_answer_of_the_queue_makes_one_job_run(world: KeeperWorld) -> None:
-    world.table({"pending_rows": 1})
-    world.append()
-    away = AwayQueue(world.clock)
-    away.loses_answers = True
-    world.queue = away
-    keeper = world.keeper(queue=away)
-    keeper.look()
-    away.is_away = away.loses_answers = False
-    keeper.look()
-    assert away.messages_left() == 2
-    assert len(world.dispatch()) == 1
-
-
 def test_a_message_that_was_lost_is_sent_again_and_a_late_one_starts_nothing(world: KeeperWorld) -> None:
     world.table({"pending_rows": 1})
     world.append()
@@ -232,17 +179,6 @@ def test_a_message_that_was_lost_is_sent_again_and_a_late_one_starts_nothing(wor
     world.queue.send(late.body)
     assert world.dispatch() == []
     assert set(world.commits.values()) == {1}
-
-
-def test_a_decision_that_another_keeper_left_is_sent_after_a_minute(world: KeeperWorld) -> None:
-    world.table({"pending_rows": 1})
-    world.append()
-    away = AwayQueue(world.clock)
-    world.keeper(queue=away).look()
-    other = world.keeper()
-    assert other.look().sent == 0
-    world.clock.sleep(KeeperSettings().left_by_another_seconds)
-    assert other.look().sent == 1
 
 
 # ----------------------------------------------------------------------------------------------------- what comes of it
