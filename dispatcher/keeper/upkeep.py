@@ -69,36 +69,30 @@ class LakeUpkeep:
         self._history = HistoryUpkeep(services.records, HistorySettings(), services.clock)
 
     def loop(self, ends: threading.Event) -> BackgroundLoop:
-        return BackgroundLoop("keeper-upkeep", self._or_log, LOOK_SECONDS, at_once=True, ends=ends)
-
-    def _or_log(self) -> None:
-        try:
-            self.do_what_is_due()
-        except LithifyError as error:
-            _log.error("upkeep_not_done", reason=str(error))
-            self._board.upkept("upkeep", {"not done": str(error)})
-        else:
-            self._board.upkept("upkeep", {})
+        return BackgroundLoop("keeper-upkeep", self.do_what_is_due, LOOK_SECONDS, at_once=True, ends=ends)
 
     def do_what_is_due(self) -> Upkeep:
-        """Raises the errors of the state, and of the lake's listing."""
-        done = self._noted()
-        now_ms = self._clock.now_ms()
-        due = [step for step, seconds in self._seconds.items() if now_ms - done.get(step, 0) >= seconds * 1000]
+        """A step that cannot be done is due again the next time."""
         steps: Mapping[str, Callable[[], Upkeep]] = {
             "garbage": self._collect,
             "state": self._clean,
             "publication": self._publish,
         }
-        found = Upkeep()
-        for step in due:
-            done_now = steps[step]()
-            self._board.upkept(step, done_now.failed)
-            found = _together(found, step, done_now)
-            done = {**self._noted(), step: now_ms}
-            self._store.overwrite(self._key, UpkeepNote(done_at_ms=done).render())
-        if due:
-            _log.info("upkeep_done", steps=due, deleted=found.deleted_files, failed=dict(found.failed))
+        now_ms, found = self._clock.now_ms(), Upkeep()
+        for step, work in steps.items():
+            try:
+                if now_ms - self._noted().get(step, 0) < self._seconds[step] * 1000:
+                    continue
+                done = work()
+                done_at_ms = {**self._noted(), step: now_ms}
+                self._store.overwrite(self._key, UpkeepNote(done_at_ms=done_at_ms).render())
+            except LithifyError as error:
+                done = Upkeep(failed={step: str(error)})
+            self._board.upkept(step, done.failed)
+            found = _together(found, step, done)
+        if found.steps:
+            log = _log.error if found.failed else _log.info
+            log("upkeep_done", steps=found.steps, deleted=found.deleted_files, failed=dict(found.failed))
         return found
 
     def _noted(self) -> dict[str, int]:

@@ -61,9 +61,8 @@ class LagBoard:
     def troubles(self) -> Mapping[str, str]:
         """Of the last look, and of the last upkeep."""
         with self._lock:
-            upkeep = {
-                f"{step}: {what}": why for step, each in self._upkeep_troubles.items() for what, why in each.items()
-            }
+            found = ((step, each) for step, failed in self._upkeep_troubles.items() for each in failed.items())
+            upkeep = {step if what == step else f"{step}: {what}": why for step, (what, why) in found}
             return {**self._look_troubles, **upkeep}
 
     @property

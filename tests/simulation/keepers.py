@@ -222,10 +222,7 @@ class KeeperProcess:
 
     def keep_up(self) -> int:
         """The files that were deleted. Raises `Stopped`."""
-        try:
-            return self._upkeep.do_what_is_due().deleted_files
-        except LithifyError:
-            return 0  # the next time
+        return self._upkeep.do_what_is_due().deleted_files
 
 
 class KeptDispatchers(World):

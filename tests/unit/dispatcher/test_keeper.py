@@ -13,8 +13,10 @@ from compactor.planning.due import Due, NotDue, Postponed
 from compactor.storage.location import StoreLocation
 from dispatcher.keeper.deciding import PARTITIONS_PER_INSTRUCTION
 from dispatcher.keeper.decision_log import DecisionAction, DecisionEnded, DecisionMade
+from dispatcher.keeper.keeper import Keeper
 from dispatcher.keeper.keys import lake_name
 from dispatcher.keeper.table_keeper import KeeperSettings, over_budgets
+from dispatcher.keeper.upkeep import LakeUpkeep
 from dispatcher.operations.lag_board import KEEPER_TROUBLES
 from dispatcher.records.history import day_of
 from dispatcher.records.keys import PausedObject
@@ -443,3 +445,34 @@ def test_a_table_that_cannot_be_read_is_a_trouble_of_the_keeper(world: KeeperWor
     keeper.look()
     assert list(keeper.board.troubles) == [ORDERS]
     assert next(each.value for each in keeper.board.samples() if each.metric is KEEPER_TROUBLES) == 1
+
+
+def upkeep_of(world: KeeperWorld, keeper: Keeper, state: FaultyStore, lake: FaultyStore) -> LakeUpkeep:
+    return LakeUpkeep(world.services(state=state, lake=lake), KeeperSettings(), keeper.board)
+
+
+def test_a_step_of_the_upkeep_that_fails_keeps_no_other_from_being_done_and_is_done_the_next_time(
+    world: KeeperWorld,
+) -> None:
+    world.table()
+    keeper, lake = world.keeper(), FaultyStore(world.lake_store)
+    upkeep = upkeep_of(world, keeper, FaultyStore(world.state), lake)
+    lake.fail("list_folders", error=Denied)
+    first = upkeep.do_what_is_due()
+    assert first.steps == ("garbage", "state", "publication")
+    assert list(first.failed) == ["garbage"]
+    assert list(keeper.board.troubles) == ["garbage"]
+    second = upkeep.do_what_is_due()
+    assert (second.steps, dict(second.failed), keeper.board.troubles) == (("garbage",), {}, {})
+    assert upkeep.do_what_is_due().steps == ()
+
+
+def test_an_upkeep_without_its_state_is_a_trouble_and_none_of_the_look(world: KeeperWorld) -> None:
+    world.table()
+    keeper, state = world.keeper(), FaultyStore(world.state)
+    state.fail("read", "upkeep.json", times=None)
+    upkeep = upkeep_of(world, keeper, state, FaultyStore(world.lake_store))
+    assert set(upkeep.do_what_is_due().failed) == {"garbage", "state", "publication"}
+    state.heal()
+    assert set(upkeep.do_what_is_due().steps) == {"garbage", "state", "publication"}
+    assert keeper.board.troubles == {}
