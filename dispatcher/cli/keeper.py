@@ -80,7 +80,8 @@ DefaultPolicyOption = Annotated[
     str | None,
     typer.Option(
         "--default-policy",
-        help="Of tables with primary keys and no `compact_when`: JSON, or a preset. Left out: they are left alone.",
+        help="Of tables without `compact_when`: JSON, or a preset. Left out: they are left alone. Tables without "
+        "primary keys are only watched, if it is `manual`.",
     ),
 ]
 ClusterOption = Annotated[

@@ -22,7 +22,7 @@ from functools import partial
 
 from pydantic_core import to_json
 
-from compactor.catalog.compact_when import CompactWhen
+from compactor.catalog.compact_when import CompactWhen, Preset
 from compactor.catalog.tables import Table
 from compactor.events.relay import EventSink, Relay
 from compactor.events.types import bounded
@@ -225,7 +225,7 @@ class TableKeeper:
         self._read_again_when_due()
         table, policy = self._table, self._policy()
         if table is None or policy is None:
-            keys = table is not None and table.properties.primary_keys is None
+            keys = table is not None and table.properties.primary_keys is None and self._settings.default_policy
             why_not = "the table has no primary_keys" if keys else "it has no compact_when, and the keeper no default"
             return TableOutlook(self._table_id, policy, why_not=why_not)
         self._watch.look(table, policy)
@@ -243,9 +243,12 @@ class TableKeeper:
         self.log.append(decide)
 
     def _policy(self) -> CompactWhen | None:
-        if self._table is None or self._table.properties.primary_keys is None:
+        """None: the table is left alone. One that declares no keys can be watched, by `manual`, and no more."""
+        if self._table is None:
             return None
-        return self._table.properties.compact_when or self._settings.default_policy
+        policy = self._table.properties.compact_when or self._settings.default_policy
+        sends = policy is not None and policy.preset is not Preset.MANUAL
+        return None if sends and self._table.properties.primary_keys is None else policy
 
     def _read_again_when_due(self) -> bool:
         now_seconds = self._clock.monotonic_seconds()

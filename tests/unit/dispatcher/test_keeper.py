@@ -18,6 +18,7 @@ from dispatcher.keeper.keys import lake_name
 from dispatcher.keeper.table_keeper import KeeperSettings, over_budgets
 from dispatcher.keeper.upkeep import LakeUpkeep
 from dispatcher.operations.lag_board import KEEPER_TROUBLES
+from dispatcher.operations.table_lag import TABLE_LAG
 from dispatcher.records.history import day_of
 from dispatcher.records.keys import PausedObject
 from dispatcher.records.lag_samples import read_samples
@@ -80,6 +81,20 @@ def test_a_table_that_is_declared_to_have_no_key_is_kept_and_one_that_declares_n
     look = world.keeper(KeeperSettings(default_policy=CompactWhen(pending_rows=1))).look()
     assert (look.decided, look.set_aside) == (1, {})
     assert [each.job_run_id for each in made(world)] == [json.loads(world.queue.bodies[0])["job_run_id"]]
+
+
+def test_the_lag_of_a_table_that_declares_no_keys_is_watched_by_the_policy_manual(world: KeeperWorld) -> None:
+    for table_id, properties in ((ORDERS, {"compact_when": "manual"}), ("ACME.OTHER.V1", {})):
+        world.lake.create_table(table_id, properties=properties)
+        world.append(table_id)
+
+    def watched(default: CompactWhen | None) -> list[str]:
+        keeper = world.keeper(KeeperSettings(default_policy=default))
+        assert keeper.look().decided == 0
+        return [dict(each.labels)["table"] for each in keeper.board.samples() if each.metric is TABLE_LAG]
+
+    assert watched(None) == watched(CompactWhen(preset=Preset.STREAMING)) == [ORDERS]
+    assert sorted(watched(CompactWhen(preset=Preset.MANUAL))) == [ORDERS, "ACME.OTHER.V1"]
 
 
 def test_a_new_policy_counts_from_the_next_reading_of_the_table(world: KeeperWorld) -> None:
