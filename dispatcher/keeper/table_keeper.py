@@ -198,8 +198,9 @@ class TableKeeper:
         if self.log.newest.state.set_aside is not None:
             self.set_aside(None)
         still_open = self.log.newest.state.open.values()
-        waiting = sum(each.sent_at_ms is None for each in still_open)
-        return TableLook(decided, sent, ended, len(still_open), waiting, queue_away, self._lag(table))
+        unsent = [each for each in still_open if each.sent_at_ms is None]
+        lag = replace(self._lag(table), unsent_decisions=sum(each.waits is not None for each in unsent))
+        return TableLook(decided, sent, ended, len(still_open), len(unsent), queue_away, lag)
 
     def _lag(self, table: Table) -> TableLag:
         """What is published is read only if a stream has grown since, or something was behind."""

@@ -104,4 +104,5 @@ def sample_of(lag: TableLag, lake: str, at_ms: int) -> LagSample:
         rows=figures.rows,
         dead_rows=figures.dead_rows,
         published_lag_seconds=figures.published_lag_seconds(lag.at_ms) if lag.is_published else None,
+        unsent_decisions=lag.unsent_decisions,
     )

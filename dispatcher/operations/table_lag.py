@@ -38,6 +38,7 @@ class TableLag:
     at_ms          when it was looked at, by the looking process's clock
     bound_seconds  the most lag that its policy allows; None: it has no such policy
     is_published   whether other engines read it
+    unsent_decisions  of the keeper on it, that the queue has not taken
     """
 
     table_id: str
@@ -46,6 +47,7 @@ class TableLag:
     figures: StreamFigures
     bound_seconds: float | None = None
     is_published: bool = False
+    unsent_decisions: int = 0
 
     @property
     def lag_seconds(self) -> float:

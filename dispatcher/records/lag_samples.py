@@ -33,7 +33,7 @@ from dispatcher.records.keys import LagDay, LagMinute, LagMinutesOfDay
 @dataclass(frozen=True)
 class LagSample:
     """A table at a minute. `lag_bound_seconds` None: no policy has one; `published_lag_seconds`: it is not
-    published."""
+    published. `unsent_decisions`: of the keeper, that the queue has not taken."""
 
     at_ms: int
     lake: str
@@ -50,6 +50,7 @@ class LagSample:
     rows: int
     dead_rows: int
     published_lag_seconds: float | None
+    unsent_decisions: int = 0
 
 
 _SAMPLE = RecordCodec(LagSample)
@@ -96,6 +97,14 @@ def last_sampled(store: ObjectStore, since_ms: int) -> dict[str, int]:
         at = datetime.strptime(f"{minute.day} {minute.minute}", "%Y-%m-%d %H%M").replace(tzinfo=UTC)
         found[minute.lake] = round(at.timestamp() * 1000)
     return found
+
+
+def unsent_decisions(store: ObjectStore, lake: str, at_ms: int) -> int:
+    """Of all tables of a lake, in the sample of a minute; 0: it is not there any more."""
+    table = _read(store, LagMinute(day_of(at_ms), f"{datetime.fromtimestamp(at_ms / 1000, UTC):%H%M}", lake).key)
+    if table is None or "unsent_decisions" not in table.column_names:
+        return 0
+    return pc.sum(table["unsent_decisions"]).as_py() or 0
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from dispatcher.operations.table_lag import TableLag, table_lag
 from dispatcher.records.job_run_log import JobRunState, JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.keys import LiveIngest
-from dispatcher.records.lag_samples import LagHour, last_sampled
+from dispatcher.records.lag_samples import LagHour, last_sampled, unsent_decisions
 from dispatcher.records.liveness import LastSignal, last_signals
 from dispatcher.records.pauses import Pause
 from dispatcher.records.result import ResultDocument, result_document
@@ -79,6 +79,7 @@ class Now:
     sessions     some of those that run, by their job run
     ingests      that signal in this state, and have within a day
     keepers      when a keeper last looked at the tables of each lake, in ms; without those that have not for a day
+    unsent       by lake, decisions of keepers that the queue had not taken by then
     queue        None: it is not known where the queue is
     """
 
@@ -88,6 +89,7 @@ class Now:
     dispatchers: tuple[LastSignal, ...]
     ingests: tuple[LastSignal, ...]
     keepers: dict[str, int]
+    unsent: dict[str, int]
     queue: QueueCounts | None
 
     @property
@@ -101,7 +103,7 @@ class Now:
         return [view for view in self.job_runs if view.status not in (*OPEN, UNREADABLE)]
 
 
-NOTHING_KNOWN = Now((), {}, (), (), (), {}, None)
+NOTHING_KNOWN = Now((), {}, (), (), (), {}, {}, None)
 """Of a state that cannot be read."""
 
 
@@ -187,6 +189,7 @@ class Readings:
         self._money = MoneyHistory(self._records.history)
         self._lag = LagHistory(self._state.store, lake.location.root_uri)
         self._keepers: dict[str, int] = {}
+        self._unsent: dict[str, int] = {}
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
@@ -280,6 +283,7 @@ class Readings:
             dispatchers,
             tuple(each for each in last_signals(self._records.store, LiveIngest) if each.at_ms >= self._oldest_ms()),
             self._last_looks(),
+            dict(self._unsent),
             self._counted(),
         )
 
@@ -295,11 +299,14 @@ class Readings:
         return self._clock.now_ms() - MISSED_SECONDS * 1000
 
     def _last_looks(self) -> dict[str, int]:
-        """A listing from the last look on."""
+        """A listing from the last look on, and each new sample."""
         oldest_ms = self._oldest_ms()
         before = {lake: at_ms for lake, at_ms in self._keepers.items() if at_ms >= oldest_ms}
         since_ms = min(before.values(), default=oldest_ms)
-        self._keepers = {**before, **last_sampled(self._records.store, since_ms)}
+        found = last_sampled(self._records.store, since_ms)
+        new = {lake: at_ms for lake, at_ms in found.items() if self._keepers.get(lake) != at_ms}
+        self._unsent |= {lake: unsent_decisions(self._records.store, lake, at_ms) for lake, at_ms in new.items()}
+        self._keepers = {**before, **found}
         return dict(self._keepers)
 
     def _counted(self) -> QueueCounts | None:

@@ -38,6 +38,9 @@ class Commands:
     def keeper(self) -> str:
         return self._with_state("keeper", "--lake", self.lake_uri, *self._queue())
 
+    def keeper_log(self) -> str:
+        return self._with_state("keeper", "log", "--lake", self.lake_uri)
+
     def history(self) -> str:
         return self._with_state("history")
 

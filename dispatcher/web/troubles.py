@@ -81,6 +81,10 @@ def _of_keepers(now: Now, commands: Commands, now_ms: int) -> Iterator[PageTroub
             age = age_text((now_ms - at_ms) / 1000)
             what = f"No keeper has looked at the tables of {lake} for {age}: what is due is not compacted."
             yield PageTrouble(what, at_ms, commands.keeper())
+        if now.unsent.get(lake):
+            waiting = counted(now.unsent[lake], "decision")
+            what = f"The queue takes nothing from the keeper of {lake}: {waiting} not sent, and nothing is compacted."
+            yield PageTrouble(what, None, commands.keeper_log())
 
 
 def _of_ingests(now: Now, now_ms: int) -> Iterator[PageTrouble]:

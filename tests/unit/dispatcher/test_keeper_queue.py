@@ -13,6 +13,8 @@ from dispatcher.keeper.decision_log import DecisionAction, DecisionSent, Decisio
 from dispatcher.keeper.decision_queue import AGAIN_SECONDS, DecisionQueue
 from dispatcher.keeper.table_keeper import KeeperSettings
 from dispatcher.operations.lag_board import KEEPER_TROUBLES
+from dispatcher.records.history import day_of
+from dispatcher.records.lag_samples import read_samples
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.memory_queue import MemoryQueue
 from tests.fakes.memory_sink import MemorySink
@@ -83,6 +85,8 @@ def test_decisions_wait_for_a_queue_that_is_away_and_say_so(world: KeeperWorld) 
     record = shown(world)
     assert (record["what"], record["sent_at_ms"], record["waits_since_ms"]) == ("waits", None, decided_at_ms)
     assert "UTC: the queue does not answer" in str(record["why"])
+    (sample,) = read_samples(world.state, day_of(world.clock.now_ms()))
+    assert sample.unsent_decisions == 1
 
     queue_of(world).failure = None
     with capture_logs() as logged, keeper.loop(threading.Event()):

@@ -15,7 +15,7 @@ from compactor.model.errors import Denied, Invalid
 from dispatcher.operations.retry import begin_retry, plan_retry
 from dispatcher.records.job_run_log import JobRunAction
 from dispatcher.records.keys import LiveIngest, PausedObject
-from dispatcher.records.lag_samples import write_sample
+from dispatcher.records.lag_samples import LagSample, write_sample
 from dispatcher.records.liveness import INGEST_SILENT_SECONDS, LivenessSignal
 from dispatcher.records.sessions import SessionEnded, SessionLaunched, SessionLaunching
 from dispatcher.web.job_run_course import attempts_of
@@ -142,6 +142,21 @@ def test_a_dispatcher_that_is_silent_comes_before_all_and_one_that_is_alive_is_n
     ]
     html = served.page("/")
     assert html.index("has been silent for 1 h") < html.index("<h2>Open job runs")
+
+
+def test_decisions_that_the_queue_does_not_take_are_a_trouble_until_it_does(served: Served) -> None:
+    def sample(unsent: int) -> None:
+        at_ms = served.clock.now_ms()
+        of_table = LagSample(at_ms, "file:///lake", "ACME.A.V1", 1, 9.0, None, 0, 0, 0, 0, 0, 0, 0, 0, None, unsent)
+        write_sample(served.state, "file:///lake", at_ms, [of_table])
+        served.clock.sleep(60.0)
+
+    sample(unsent=2)
+    html = served.page("/")
+    assert "takes nothing from the keeper of file:///lake: 2 decisions not sent" in html
+    assert "lithify keeper log --lake" in html
+    sample(unsent=0)
+    assert "takes nothing" not in served.page("/")
 
 
 def test_a_keeper_that_looks_no_more_is_missed_for_a_day(served: Served) -> None:
