@@ -21,6 +21,7 @@ from compactor.events.types import Severity
 from compactor.lake import Table
 from compactor.log.durable_log import DurableLog
 from compactor.model.clock import Clock
+from compactor.model.names import counted
 from compactor.planning.stream_figures import StreamFigures, total
 from compactor.planning.table_figures import read_figures
 from dispatcher.demo.environment import DemoEnvironment
@@ -156,6 +157,6 @@ class KeeperScenario:
     def _show(self, figures: StreamFigures, lag_seconds: float) -> None:
         decided, usd = self._decisions()
         self._screen.show_step(
-            f"lag {lag_seconds:.0f} s, {figures.pending_deltas:,} deltas pending, {figures.files:,} files, "
-            f"{decided:,} decisions, ${usd:,.4f} on EMR"
+            f"lag {lag_seconds:.0f} s, {counted(figures.pending_deltas, 'delta')} pending, "
+            f"{counted(figures.files, 'file')}, {counted(decided, 'decision')}, ${usd:,.4f} on EMR"
         )
