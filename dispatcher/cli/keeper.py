@@ -119,8 +119,8 @@ def keep(
     """Look at all tables, and send instructions for what their policies say is due. Retire deltas, delete garbage,
     clean the state and publish what lags, too.
 
-    Several may run. Exit code 1, with --once: some tables were set aside, or the queue takes nothing; the others were
-    kept.
+    Several may run. Exit code 1, with --once: some tables were set aside, or the queue or the topic takes nothing; the
+    others were kept.
     """
     dependencies = dependencies_of(context)
     settings = KeeperSettings(
@@ -188,7 +188,9 @@ def _answer_once(output: Output, look: KeeperLook, upkeep: Upkeep, queue_away: s
     if queue_away is not None:
         waiting = f"{counted(look.waiting, 'decision')}, to be sent by the next look" if look.waiting else "nothing"
         print_error(f"the queue takes nothing: {queue_away}; for it waits: {waiting}")
-    if failed or queue_away is not None:
+    if look.events_wait is not None:
+        print_error(f"events wait, and are published by the next look: {look.events_wait}")
+    if failed or queue_away is not None or look.events_wait is not None:
         raise typer.Exit(EXIT_FAILED)
 
 

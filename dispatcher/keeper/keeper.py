@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
 from compactor.log_context import ProcessLog
@@ -31,6 +31,7 @@ class KeeperLook:
     waiting     of these, decisions that are not sent
     set_aside   tables that could not be kept, with the reason
     queue_away  why the queue did not take one; None: it took all that were to be sent
+    events_wait  why events are not published; None: all are
     """
 
     tables: int = 0
@@ -41,6 +42,7 @@ class KeeperLook:
     waiting: int = 0
     set_aside: Mapping[str, str] = field(default_factory=dict)
     queue_away: str | None = None
+    events_wait: str | None = None
 
 
 class Keeper:
@@ -62,6 +64,7 @@ class Keeper:
         pauses = _OncePerLook(self._services.records.pauses.all)
         looks: dict[str, TableLook] = {}
         set_aside: dict[str, str] = {}
+        unpublished: list[str] = []
 
         def look_at(table_id: str) -> None:
             table = known[table_id]
@@ -71,12 +74,13 @@ class Keeper:
                 set_aside[table_id] = str(error)
                 _log.error("table_set_aside", table=table_id, reason=str(error))
                 _or_log("not_noted", table_id, partial(table.set_aside, str(error)))
-            _or_log("decisions_not_published", table_id, table.publish)
+            unpublished.extend(_or_log("decisions_not_published", table_id, table.publish))
 
         run_concurrently(self._services.lake.location, look_at, sorted(known))
-        look = _sum(looks, set_aside)
+        look = replace(_sum(looks, set_aside), events_wait=next(iter(unpublished), None))
         waiting = f"{counted(look.waiting, 'decision')} not sent"
         away = {} if look.queue_away is None else {"the queue": f"{waiting}: {look.queue_away}"}
+        away |= {} if look.events_wait is None else {"events": look.events_wait}
         self.board.looked([each.lag for each in looks.values() if each.lag is not None], {**set_aside, **away})
         _or_log("lag_not_sampled", None, self.board.write_sample)
         return look
@@ -104,7 +108,7 @@ class Keeper:
         except LithifyError as error:
             _log.error("keeper_cannot_look", reason=str(error))
         else:
-            if look.decided or look.sent or look.ended or look.set_aside or look.queue_away:
+            if look.decided or look.sent or look.ended or look.set_aside or look.queue_away or look.events_wait:
                 _log.info("keeper_looked", **{each.name: getattr(look, each.name) for each in fields(look)})
 
     def _known_tables(self) -> Mapping[str, TableKeeper]:
@@ -131,11 +135,14 @@ class _OncePerLook:
             return self._pauses
 
 
-def _or_log(event: str, table_id: str | None, work: Callable[[], None]) -> None:
+def _or_log(event: str, table_id: str | None, work: Callable[[], None]) -> Sequence[str]:
+    """Why it could not be done."""
     try:
         work()
     except LithifyError as error:
         _log.warning(event, table=table_id, reason=str(error))
+        return [str(error)]
+    return []
 
 
 def _sum(looks: Mapping[str, TableLook], set_aside: Mapping[str, str]) -> KeeperLook:

@@ -214,6 +214,7 @@ class TableKeeper:
             found = with_published(found, services.lake.store, table, self._clock, partitions)
         except LithifyError as error:
             _log.warning("published_lag_unknown", table=self._table_id, reason=str(error))
+            return found  # the next look asks again
         self._published_at, self._unpublished = seen, found.figures.unpublished_files
         return found
 

@@ -18,7 +18,7 @@ from dispatcher.keeper.keys import lake_name
 from dispatcher.keeper.table_keeper import KeeperSettings, over_budgets
 from dispatcher.keeper.upkeep import LakeUpkeep
 from dispatcher.operations.lag_board import KEEPER_TROUBLES
-from dispatcher.operations.table_lag import TABLE_LAG
+from dispatcher.operations.table_lag import TABLE_LAG, TABLE_PUBLISHED_LAG
 from dispatcher.records.history import day_of
 from dispatcher.records.keys import PausedObject
 from dispatcher.records.lag_samples import read_samples
@@ -460,6 +460,37 @@ def test_a_table_that_cannot_be_read_is_a_trouble_of_the_keeper(world: KeeperWor
     keeper.look()
     assert list(keeper.board.troubles) == [ORDERS]
     assert next(each.value for each in keeper.board.samples() if each.metric is KEEPER_TROUBLES) == 1
+
+
+def test_events_that_a_topic_refuses_are_a_trouble_until_they_are_published(world: KeeperWorld) -> None:
+    world.table({"pending_rows": 1})
+    world.append()
+    sink = MemorySink([Denied("the topic may not be used")])
+    keeper = world.keeper(sink=sink)
+    look = keeper.look()
+    assert (look.sent, look.events_wait) == (1, "the topic may not be used")
+    assert keeper.board.troubles == {"events": "the topic may not be used"}
+    assert keeper.look().events_wait is None
+    assert (len(sink.events), keeper.board.troubles) == (1, {})
+
+
+def test_a_published_lag_that_could_not_be_read_is_no_lag_of_zero(world: KeeperWorld) -> None:
+    world.table("manual", publish=["delta"])
+    world.append()
+    world.compact(world.lake.table(ORDERS).stream({}))
+    world.clock.sleep(MINUTE)
+    lake = FaultyStore(world.lake_store)
+    lake.fail("list", "_delta_log", times=None)
+    lake.fail("read", "_delta_log", times=None)
+    keeper = world.keeper(lake=lake)
+
+    def published_lag() -> list[float]:
+        keeper.look()
+        return [each.value for each in keeper.board.samples() if each.metric is TABLE_PUBLISHED_LAG]
+
+    assert published_lag() == published_lag() == []
+    lake.heal()
+    assert published_lag() == [60]
 
 
 def upkeep_of(world: KeeperWorld, keeper: Keeper, state: FaultyStore, lake: FaultyStore) -> LakeUpkeep:
