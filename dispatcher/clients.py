@@ -33,6 +33,22 @@ if TYPE_CHECKING:  # each verb loads what it needs
 VARIABLE_PREFIX = "LITHIFY_"
 
 
+OPTIONS_FROM_ENVIRONMENT = (
+    "cluster_settings",
+    "dead_letter_queue_url",
+    "default_policy",
+    "endpoint_url",
+    "lake",
+    "price_file",
+    "queue_url",
+    "region",
+    "s3_endpoint_url",
+    "state",
+    "topic_arn",
+)
+"""Of all verbs but `dispatch`, which takes every option from a variable."""
+
+
 def variable_of(option: str) -> str:
     """The environment variable of an option."""
     return f"{VARIABLE_PREFIX}{option.upper()}"

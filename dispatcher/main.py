@@ -31,7 +31,14 @@ from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_INVALID, 
 from compactor.model.machine import usable_cores, usable_memory_bytes
 from dispatcher.cli.app import GROUPS, app
 from dispatcher.cli.output import flush, print_error
-from dispatcher.clients import VARIABLE_PREFIX, CommandDependencies, QueueAddress, StandaloneAddress, variable_of
+from dispatcher.clients import (
+    OPTIONS_FROM_ENVIRONMENT,
+    VARIABLE_PREFIX,
+    CommandDependencies,
+    QueueAddress,
+    StandaloneAddress,
+    variable_of,
+)
 from dispatcher.stops import Stops
 
 if TYPE_CHECKING:  # each client is loaded by the verb that needs it
@@ -55,18 +62,6 @@ COMPLETION_VARIABLE = "_LITHIFY_COMPLETE"
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 LOG_FORMATS = ("text", "json")
-
-OPTIONS_FROM_ENVIRONMENT = (
-    "cluster_settings",
-    "dead_letter_queue_url",
-    "endpoint_url",
-    "lake",
-    "queue_url",
-    "region",
-    "s3_endpoint_url",
-    "state",
-    "topic_arn",
-)
 
 
 class ServiceClients:

@@ -39,6 +39,7 @@ def keeper_environment(stage: Stage, addresses: Addresses) -> dict[str, str]:
         "QUEUE_URL": addresses.queue_url,
         "TOPIC_ARN": addresses.topic_arn,
         "PRICE_FILE": price_document(stage),
+        "DEFAULT_POLICY": stage.default_policy,
     }
     return task_variables(stage, addresses, own)
 

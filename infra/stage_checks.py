@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import fields
 
+from compactor.catalog.properties import default_policy_of_text
 from compactor.model.errors import Invalid
 from compactor.planning.machine_share import MIB, service_memory_bytes, workers_share
 from compactor.planning.where_to_run import WorkerPool
@@ -245,6 +246,10 @@ def _wrong_queues(stage: Stage) -> Iterator[str]:
 
 
 def _wrong_keeper(stage: Stage) -> Iterator[str]:
+    try:
+        default_policy_of_text(stage.default_policy)
+    except Invalid as error:
+        yield from (f"default_policy: {reason}" for reason in error.reasons)
     if stage.keeper_minutes > KEEPER_MINUTES_MAX:
         yield (
             f"keeper_minutes is {stage.keeper_minutes}: {KEEPER_MINUTES_MAX} at most; what the keeper does seldom is "

@@ -76,6 +76,7 @@ class Stage:
     dead_letter_days     of dead letters
     log_days             of log lines, and of Spark's logs
     keeper_minutes       between two looks of the keeper at all tables
+    default_policy       of tables without `compact_when`: JSON, or a preset; empty: they are left alone
     keeper_hours         between two garbage collections
     grace_hours          of garbage collection
     ingests              number of `lithify ingest` that run at a time, for the first of the lakes; more than 0 once the
@@ -129,6 +130,7 @@ class Stage:
     dead_letter_days: int = 14
     log_days: int
     keeper_minutes: int = 5
+    default_policy: str = ""
     keeper_hours: int = 24
     grace_hours: int = 168
     ingests: int = 0

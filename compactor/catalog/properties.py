@@ -500,3 +500,14 @@ def _in_log_form(name: str, value: object) -> object:
 
 def _shown(value: object) -> str:
     return "not set" if value is None else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def default_policy_of_text(text: str | None) -> CompactWhen | None:
+    """A policy for tables that have none. Raises `Invalid`, with every reason, for one that no table could have."""
+    if not text:
+        return None
+    policy = TableProperties().changed({"compact_when": value_of_text("compact_when", text)}).compact_when
+    reasons = [] if policy is None else list(contradictions_of(policy, ("key",)))
+    if reasons:
+        raise Invalid(*reasons)
+    return policy

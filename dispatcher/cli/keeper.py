@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from compactor.catalog.compact_when import CompactWhen, contradictions_of
-from compactor.catalog.properties import TableProperties, value_of_text
+from compactor.catalog.properties import default_policy_of_text
 from compactor.events.relay import NoSink
 from compactor.lake import DeltaCatalog
 from compactor.log.durable_log import DurableLog
@@ -125,7 +124,7 @@ def keep(
     dependencies = dependencies_of(context)
     settings = KeeperSettings(
         look_seconds=look_seconds,
-        default_policy=_policy(default_policy),
+        default_policy=default_policy_of_text(default_policy),
         upkeep_seconds=upkeep_hours * 3600,
         grace_seconds=None if grace_hours is None else grace_hours * 3600,
     )
@@ -231,7 +230,7 @@ def plan(
     writes nothing."""
     dependencies = dependencies_of(context)
     lake, records = places.open(dependencies)
-    settings = KeeperSettings(default_policy=_policy(default_policy))
+    settings = KeeperSettings(default_policy=default_policy_of_text(default_policy))
     for table_id in table or ():
         lake.table(table_id)
     given = Limits() if limits is None else read_limits(limits)
@@ -321,17 +320,6 @@ def log(
 
 
 # ------------------------------------------------------------------------------------------------------- options
-
-
-def _policy(text: str | None) -> CompactWhen | None:
-    """Raises `Invalid`, with every reason, for a default policy that no table could have."""
-    if text is None:
-        return None
-    policy = TableProperties().changed({"compact_when": value_of_text("compact_when", text)}).compact_when
-    reasons = [] if policy is None else list(contradictions_of(policy, ("key",)))
-    if reasons:
-        raise Invalid(*reasons)
-    return policy
 
 
 def _room(dependencies: CommandDependencies, cluster: PlannedCluster, price_file: str | None, limits: Limits) -> Room:

@@ -11,6 +11,7 @@ import pytest
 
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid
+from dispatcher.clients import OPTIONS_FROM_ENVIRONMENT
 from dispatcher.options.service_options import check_together, option_fields, read_options
 from dispatcher.options.settings import cluster_room
 from dispatcher.scheduling.limits import Limits, SessionLimits
@@ -18,6 +19,7 @@ from infra import dispatcher_environment
 from infra.app import checked_stage, main
 from infra.aws.regions import SERVERLESS
 from infra.dispatcher_environment import EXAMPLE, EXAMPLE_SPARK, OF_THE_WORKFLOW, by_option, check_environment
+from infra.ingest import ingest_environment
 from infra.keeper import keeper_environment
 from infra.stages import DEV, STAGES
 from tests.infra.templates import GIVEN
@@ -92,6 +94,8 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
             "landing: s3://all/lake/in overlaps the lake s3://all/lake: what is appended would land again",
         ),
         ("keeper_minutes=168", "keeper_minutes is 168: 60 at most"),
+        ("default_policy=hourly", 'default_policy: compact_when.preset is "hourly"'),
+        ('default_policy={"lag_seconds":1}', "a session takes 5 seconds or more"),
         ("zones=4", "zones is 4: 3 at most"),
         ("dispatchers=1", "two of each at least, or one fault ends the service"),
         ("nat_gateways=3", "nat_gateways is 3: 0 to 2, one a zone at most"),
@@ -181,6 +185,13 @@ def test_dispatchers_and_the_keeper_of_a_stage_plan_with_the_prices_of_its_regio
     assert (room.prices.region, [each.name for each in room.prices.instance_types]) == ("eu-west-1", ["r6g.4xlarge"])
     assert keeper_environment(stage, EXAMPLE)["LITHIFY_PRICE_FILE"] == given.price_file
     assert "LITHIFY_PRICE_FILE" not in keeper_environment(checked_stage(["dev"]), EXAMPLE)
+
+
+def test_the_tasks_beside_the_dispatcher_read_every_variable_that_they_are_given() -> None:
+    stage = checked_stage([*GIVEN["prod"], "default_policy=streaming"])
+    given = {**keeper_environment(stage, EXAMPLE), **ingest_environment(stage, EXAMPLE)}
+    assert given["LITHIFY_DEFAULT_POLICY"] == "streaming"
+    assert {name.removeprefix("LITHIFY_").lower() for name in given} <= {*OPTIONS_FROM_ENVIRONMENT, "log_format"}
 
 
 def test_more_instance_types_than_a_task_definition_holds_are_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.main import OPTIONS_FROM_ENVIRONMENT
+from dispatcher.clients import OPTIONS_FROM_ENVIRONMENT
 from dispatcher.options.service_options import option_fields
 from tests.pages import paper_figures, speed
 from tests.pages.reference import GENERATED, verb_options
