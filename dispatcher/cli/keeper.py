@@ -59,6 +59,9 @@ METRICS_SECONDS = 60.0
 """Between two lines of metrics: CloudWatch has one value a minute."""
 
 LOOKS_MISSED_MAX = 10
+ENTRIES_PER_DECISION = 8
+"""More than a decision has: what is older than so many times those that are shown is not read."""
+
 _DAY_MS = 86_400_000
 
 
@@ -314,7 +317,9 @@ def log(
     for table_id in table or lake.tables():
         folder = DecisionLogFolder(lake_name(lake.location), table_id)
         decisions = DurableLog(records.store, folder.key, DECISION_LOG, dependencies.clock)
-        shown += decision_records(table_id, decisions.entries(), limit)
+        last = decisions.load().entry_number
+        first = max(last - ENTRIES_PER_DECISION * limit + 1, 1)
+        shown += decision_records(table_id, decisions.entries_between(first, last), limit)
     shown.sort(key=lambda each: (str(each["at_ms"]), str(each["table"])))
     answer_records(output, {"decisions": shown}, "decisions", _LOG_COLUMNS, none="The keeper has decided nothing yet.")
 

@@ -9,6 +9,12 @@ import pyarrow as pa
 import pytest
 
 from compactor.lake import DeltaCatalog
+from compactor.log.durable_log import CHECKPOINT_ENTRIES, DurableLog
+from compactor.model.clock import SystemClock
+from compactor.storage.location import parse_location
+from compactor.storage.opening import open_store
+from dispatcher.keeper.decision_log import DECISION_LOG, DecisionLog, TableSetAside
+from dispatcher.keeper.keys import DecisionLogFolder, lake_name
 from tests.conftest import Command
 from tests.servers import REGION, aws_environment
 
@@ -106,3 +112,15 @@ def test_a_policy_is_set_at_the_command_line_and_a_wrong_one_leaves_it(
     assert "compact_when.lag: there is no such field" in refused.err
     shown = json.loads(command("table", "get", TABLE, *lake, "compact_when", "--output", "json").out)
     assert shown["properties"]["compact_when"] == {"preset": "nightly"}
+
+
+def test_the_log_shows_the_latest_decisions_and_reads_no_more_of_it(command: Command, places: tuple[str, ...]) -> None:
+    lake, state = DeltaCatalog.open(places[1]), open_store(parse_location(places[3]))
+    folder = DecisionLogFolder(lake_name(lake.location), TABLE)
+    log: DecisionLog = DurableLog(state, folder.key, DECISION_LOG, SystemClock())
+    for number in range(CHECKPOINT_ENTRIES + 10):
+        log.append(lambda _, number=number: [TableSetAside(reason=f"reason {number}", at_ms=0)])  # type: ignore[misc]
+    Path(places[3], folder.key, f"{1:020d}.json").write_text("not read")
+    answer = command("keeper", "log", *places, "--limit", "2", "--output", "json")
+    shown = [each["why"] for each in json.loads(answer.out)["decisions"]]
+    assert shown == [f"reason {CHECKPOINT_ENTRIES + each}" for each in (8, 9)]
