@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
+from compactor.model.errors import EXIT_FAILED, LithifyError
 from dispatcher.cli.options import DeadLettersOption, EndpointOption, Output, OutputOption, QueueOption, RegionOption
-from dispatcher.cli.output import answer_records
+from dispatcher.cli.output import answer_records, print_error
 from dispatcher.cli.redrive import Selection, move
 from dispatcher.cli.table_places import LakePlace, StatePlace
 from dispatcher.cli.tables import table_record
@@ -127,11 +128,22 @@ def tables(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Tables by lag: for how long the oldest rows have been waiting to be compacted, and how many wait. Those that are
-    most behind the bound of their policy come first."""
+    most behind the bound of their policy come first. Exit code 1 if some cannot be read."""
     catalog, clock = lake.open(), dependencies_of(context).clock
-    lags = [table_lag(catalog.store, catalog.table(table_id), clock) for table_id in catalog.tables()]
+    lags: list[TableLag] = []
+    failed: dict[str, str] = {}
+    for table_id in catalog.tables():
+        try:
+            lags.append(table_lag(catalog.store, catalog.table(table_id), clock))
+        except LithifyError as error:
+            failed[table_id] = str(error)
     records = [_lag(each) for each in most_behind_first(lags)]
-    answer_records(output, {"tables": records}, "tables", _LAG_COLUMNS, none="There is no table here yet.")
+    value = {"tables": records, "failed": failed}
+    answer_records(output, value, "tables", _LAG_COLUMNS, none="There is no table here yet.")
+    for table_id, reason in failed.items():
+        print_error(f"{table_id}: {reason}")
+    if failed:
+        raise typer.Exit(EXIT_FAILED)
 
 
 def _lag(lag: TableLag) -> dict[str, object]:
