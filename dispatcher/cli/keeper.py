@@ -188,8 +188,7 @@ def _answer_once(output: Output, look: KeeperLook, upkeep: Upkeep, queue_away: s
     for what, reason in failed.items():
         print_error(f"{what}: {reason}")
     if queue_away is not None:
-        waiting = f"{counted(look.waiting, 'decision')}, to be sent by the next look" if look.waiting else "nothing"
-        print_error(f"the queue takes nothing: {queue_away}; for it waits: {waiting}")
+        print_error(f"not sent, and left to the next look: {counted(look.waiting, 'decision')}: {queue_away}")
     if look.events_wait is not None:
         print_error(f"events wait, and are published by the next look: {look.events_wait}")
     if failed or queue_away is not None or look.events_wait is not None:

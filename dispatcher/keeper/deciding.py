@@ -38,6 +38,8 @@ Worked: of $10 a day, $6 are spent, and five sessions are expected to cost $1 ea
 $4 / 2 are left. If they cost $1.90 each, $9.80 are spent, and the third waits for the next day.
 """
 
+FIGURES_SHOWN = ("pending_deltas", "pending_rows", "pending_bytes", "files", "small_files", "rows", "dead_rows")
+
 REASONS_KEPT = 3
 """Sentences about streams that are postponed, of which there may be thousands."""
 
@@ -153,22 +155,13 @@ def _decided(outlook: StreamOutlook) -> DecidedStream:
     stream, decision = outlook.stream, outlook.decision
     if not isinstance(decision, Due):
         raise TypeError(f"{stream.key} is not due")
-    figures = stream.figures
     return DecidedStream(
         partition=stream.partition,
         entry_number=stream.entry_number,
         rule=decision.rule,
         why=decision.why,
         expected_usd=_cost(outlook).usd,
-        figures={
-            "pending_deltas": figures.pending_deltas,
-            "pending_rows": figures.pending_rows,
-            "pending_bytes": figures.pending_bytes,
-            "files": figures.files,
-            "small_files": figures.small_files,
-            "rows": figures.rows,
-            "dead_rows": figures.dead_rows,
-        },
+        figures={name: getattr(stream.figures, name) for name in FIGURES_SHOWN},
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import cache, partial
 
 from compactor.log_context import ProcessLog
 from compactor.model.background import BackgroundLoop
@@ -17,7 +17,6 @@ from compactor.model.names import counted
 from compactor.storage.concurrently import run_concurrently
 from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings, TableKeeper, TableLook, TableOutlook
 from dispatcher.operations.lag_board import LagBoard
-from dispatcher.records.pauses import Pause
 
 _log = ProcessLog()
 
@@ -61,7 +60,7 @@ class Keeper:
         except LithifyError as error:
             self.board.could_not_look({"the lake": str(error)})
             raise
-        pauses = _OncePerLook(self._services.records.pauses.all)
+        pauses = cache(self._services.records.pauses.all)
         looks: dict[str, TableLook] = {}
         set_aside: dict[str, str] = {}
         unpublished: list[str] = []
@@ -118,21 +117,6 @@ class Keeper:
             for table_id in listed
         }
         return self._tables
-
-
-class _OncePerLook:
-    """Reads the pauses at the first call, if there is one."""
-
-    def __init__(self, read: Callable[[], Sequence[Pause]]) -> None:
-        self._read = read
-        self._lock = threading.Lock()
-        self._pauses: Sequence[Pause] | None = None
-
-    def __call__(self) -> Sequence[Pause]:
-        with self._lock:
-            if self._pauses is None:
-                self._pauses = self._read()
-            return self._pauses
 
 
 def _or_log(event: str, table_id: str | None, work: Callable[[], None]) -> Sequence[str]:

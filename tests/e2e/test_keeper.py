@@ -43,7 +43,7 @@ def test_a_decision_that_waited_for_the_queue_is_sent_once_by_the_next_run(
     once = ("keeper", "run", "--once", *places, "--queue-url", mailroom.queue_url, "--region", REGION)
     away = command(*once, "--endpoint-url", "http://127.0.0.1:9")
     assert away.exit_code == 1
-    assert "1 decision, to be sent by the next look" in away.err
+    assert "left to the next look: 1 decision: queue " in away.err
     for expected in ("1 instruction sent", "0 instructions sent"):
         answer = command(*once, "--endpoint-url", mailroom.endpoint_url)
         assert answer.exit_code == 0

@@ -73,7 +73,7 @@ def test_decisions_wait_while_the_queue_is_unavailable_and_the_log_says_why_and_
     with aws_environment():
         looked = command("keeper", "run", "--once", *places, *away, "--region", REGION, "--output", "json")
         assert looked.exit_code == 1
-        assert "1 decision, to be sent by the next look" in looked.err
+        assert "left to the next look: 1 decision: queue " in looked.err
         answer = json.loads(looked.out)
         assert (answer["decided"], answer["sent"], answer["waiting"]) == (1, 0, 1)
         assert "127.0.0.1:9" in answer["queue_away"]
