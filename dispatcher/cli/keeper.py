@@ -21,6 +21,7 @@ from compactor.planning.due import Due, NotDue, Postponed
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
 from dispatcher.cli.options import (
+    DefaultPolicyOption,
     EndpointOption,
     LakeOption,
     Output,
@@ -78,14 +79,6 @@ class KeeperPlaces:
         return lake, JobRunStore(dependencies.store(self.state, self.s3_endpoint_url, self.region), dependencies.clock)
 
 
-DefaultPolicyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--default-policy",
-        help="Of tables without `compact_when`: JSON, or a preset. Left out: they are left alone. Tables without "
-        "primary keys are only watched, if it is `manual`.",
-    ),
-]
 ClusterOption = Annotated[
     PlannedCluster, typer.Option(help="Where the dispatchers run sessions: what time and money are predicted for.")
 ]

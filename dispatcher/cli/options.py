@@ -61,6 +61,14 @@ ContentTypeOption = Annotated[ContentType, typer.Option(help="Format of files wh
 CopyOption = Annotated[
     bool, typer.Option("--copy", help="Copy the files into the lake instead of registering them in place.")
 ]
+DefaultPolicyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--default-policy",
+        help="Of tables without `compact_when`: JSON, or a preset. Left out: they are left alone. Tables without "
+        "primary keys are only watched, if it is `manual`.",
+    ),
+]
 PricesOption = Annotated[
     str | None,
     typer.Option(help="JSON, or a file of it: instance types and their prices, instead of the built-in list."),

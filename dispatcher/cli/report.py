@@ -9,8 +9,17 @@ from typing import Annotated
 
 import typer
 
+from compactor.catalog.properties import default_policy_of_text
 from compactor.model.errors import EXIT_FAILED, LithifyError
-from dispatcher.cli.options import DeadLettersOption, EndpointOption, Output, OutputOption, QueueOption, RegionOption
+from dispatcher.cli.options import (
+    DeadLettersOption,
+    DefaultPolicyOption,
+    EndpointOption,
+    Output,
+    OutputOption,
+    QueueOption,
+    RegionOption,
+)
 from dispatcher.cli.output import answer_records, print_error
 from dispatcher.cli.redrive import Selection, move
 from dispatcher.cli.table_places import LakePlace, StatePlace
@@ -125,16 +134,18 @@ def dead_letters(
 def tables(
     context: typer.Context,
     lake: LakePlace,
+    default_policy: DefaultPolicyOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Tables by lag: for how long the oldest rows have been waiting to be compacted, and how many wait. Those that are
     most behind the bound of their policy come first. Exit code 1 if some cannot be read."""
     catalog, clock = lake.open(), dependencies_of(context).clock
+    policy = default_policy_of_text(default_policy)
     lags: list[TableLag] = []
     failed: dict[str, str] = {}
     for table_id in catalog.tables():
         try:
-            lags.append(table_lag(catalog.store, catalog.table(table_id), clock))
+            lags.append(table_lag(catalog.store, catalog.table(table_id), clock, policy))
         except LithifyError as error:
             failed[table_id] = str(error)
     records = [_lag(each) for each in most_behind_first(lags)]

@@ -59,10 +59,11 @@ class TableLag:
         return 0.0 if not self.bound_seconds else self.lag_seconds / self.bound_seconds
 
 
-def table_lag(store: ObjectStore, table: Table, clock: Clock) -> TableLag:
-    """Reads the logs of all of the table's streams, and what is published of them."""
+def table_lag(store: ObjectStore, table: Table, clock: Clock, default_policy: CompactWhen | None = None) -> TableLag:
+    """Reads the logs of all of the table's streams, and what is published of them. `default_policy`: see `lag_of`."""
     partitions = list(table.partitions())
-    return with_published(lag_of(table, read_figures(table, partitions), clock), store, table, clock, partitions)
+    lag = lag_of(table, read_figures(table, partitions), clock, default_policy)
+    return with_published(lag, store, table, clock, partitions)
 
 
 def lag_of(

@@ -80,10 +80,13 @@ def test_tables_are_listed_by_lag(desk: Desk, tmp_path: Path, command: Command) 
 def test_a_table_that_is_late_by_its_own_policy_comes_first(desk: Desk, tmp_path: Path, command: Command) -> None:
     desk.lake.table(TABLE).set_properties({"primary_keys": ["id"], "compact_when": {"lag_seconds": 5}})
     desk.move_on(60)
-    first, second = records(command, "tables", "tables", "--lake", str(tmp_path / "lake"))
+    places = ("--lake", str(tmp_path / "lake"))
+    first, second = records(command, "tables", "tables", *places)
     assert (first["table_id"], first["lag_bound_seconds"], second["table_id"]) == (TABLE, 5, OTHER)
     assert float(str(first["behind"])) == float(str(first["pending_seconds"])) / 5
-    text = command("report", "tables", "--lake", str(tmp_path / "lake")).out
+    given = ("--default-policy", '{"lag_seconds": 10}')
+    assert {each["lag_bound_seconds"] for each in records(command, "tables", "tables", *places, *given)} == {5, 10}
+    text = command("report", "tables", *places).out
     assert text.index(TABLE) < text.index(OTHER)
     assert "bound" in text
 
