@@ -34,6 +34,7 @@ from dispatcher.cli.options import (
 )
 from dispatcher.cli.output import answer, answer_records, print_error
 from dispatcher.cli.plan import PlannedCluster
+from dispatcher.cli.table_places import check_exists
 from dispatcher.clients import CommandDependencies, QueueAddress, dependencies_of, machine_share
 from dispatcher.keeper.decision_log import DECISION_LOG, decision_records
 from dispatcher.keeper.decision_queue import DecisionQueue
@@ -225,6 +226,7 @@ def plan(
     writes nothing."""
     dependencies = dependencies_of(context)
     lake, records = places.open(dependencies)
+    check_exists(lake.store, "lake")
     settings = KeeperSettings(default_policy=default_policy_of_text(default_policy))
     for table_id in table or ():
         lake.table(table_id)
@@ -305,6 +307,7 @@ def log(
     """Show the keeper's decisions: which figure was reached, what was expected, and what the job run took."""
     dependencies = dependencies_of(context)
     lake, records = places.open(dependencies)
+    check_exists(lake.store, "lake")
     shown: list[dict[str, object]] = []
     for table_id in table or lake.tables():
         folder = DecisionLogFolder(lake_name(lake.location), table_id)

@@ -102,6 +102,13 @@ def test_a_table_that_does_not_exist_is_bad_input(command: Command, places: tupl
     assert "there is no table ACME.ABSENT.V1" in answer.err
 
 
+@pytest.mark.parametrize("verb", ["plan", "log"])
+def test_a_lake_that_does_not_exist_is_bad_input(command: Command, places: tuple[str, ...], verb: str) -> None:
+    answer = command("keeper", verb, "--lake", f"{places[1]}-typo", *places[2:])
+    assert answer.exit_code == 2
+    assert f"{places[1]}-typo" in answer.err
+
+
 def test_a_policy_is_set_at_the_command_line_and_a_wrong_one_leaves_it(
     command: Command, places: tuple[str, ...]
 ) -> None:
