@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +15,9 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, Route
 
-from tests.page.conftest import CLAIM_SECONDS, ROOT, STRANGE, Demo, Served, serving
+from tests.page.conftest import CLAIM_SECONDS, LITHIFY, ROOT, STRANGE, Demo, Served, serving
 
 PICTURES = ROOT / "artifacts" / "page"
 JOB_RUN, TABLE = "orders", "TPCH.ORDERS.V1"
@@ -84,16 +88,13 @@ def test_the_keyboard_alone_reaches_everything(browser: Browser, served: Served)
         for name, path in paths(page, served.url).items():
             page.goto(served.url + path)
             wanted = page.eval_on_selector_all(
-                FOCUSABLE,
-                "all => all.filter(each => each.checkVisibility())"
-                ".map((each, number) => { each.dataset.number = number; return number })",
+                FOCUSABLE, "all => (window.wanted = all.filter(each => each.checkVisibility())).length"
             )
             reached = set()
-            for _ in range(len(wanted) + 1):
+            for _ in range(wanted + 1):
                 page.keyboard.press("Tab")
-                number = page.evaluate("document.activeElement.dataset.number")
-                reached.add(None if number is None else int(number))
-            assert reached - {None} == set(wanted), name
+                reached.add(page.evaluate("window.wanted.indexOf(document.activeElement)"))
+            assert reached - {-1} == set(range(wanted)), name
             assert page.evaluate(_OUTLINE_OF_A_LINK) != "none", "what has the focus must show it"
 
 
@@ -189,6 +190,109 @@ def test_a_page_says_since_when_the_server_is_away(browser: Browser, demo: Demo)
         server.process.kill()
         page.get_by_text("the server does not answer").wait_for(timeout=3 * LOOK_SECONDS * 1_000)
         assert JOB_RUN in page.locator("main").inner_text()
+
+
+def test_a_server_that_hangs_is_told_like_one_that_is_away(browser: Browser, demo: Demo) -> None:
+    with serving(demo) as server, opened(browser, server.url) as page:
+        page.goto(f"{server.url}/")
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            page.get_by_text("the server does not answer").wait_for(timeout=6 * LOOK_SECONDS * 1_000)
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        page.get_by_text("the server does not answer").wait_for(state="hidden", timeout=4 * LOOK_SECONDS * 1_000)
+
+
+def test_a_page_with_the_focus_in_it_is_kept_up_to_date(browser: Browser, demo: Demo) -> None:
+    """As of who scrolls in it; what is marked to be copied stays marked."""
+    with serving(demo) as server, opened(browser, server.url) as page:
+        page.goto(f"{server.url}/")
+        page.get_by_role("region", name="Signs of life").focus()
+        page.evaluate("getSelection().selectAllChildren(document.querySelector('main h1'))")
+        alive = page.locator("tr", has_text="dispatcher").locator(".chip").get_by_text("alive")
+        assert alive.count() == 0
+        with demo.dispatcher("--claim-seconds", str(CLAIM_SECONDS)):
+            alive.wait_for(timeout=30_000)
+            assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Signs of life"
+            assert page.evaluate("String(getSelection())") == "Now"
+
+
+def test_a_look_leaves_what_the_server_sent_whatever_was_shown_before(browser: Browser, served: Served) -> None:
+    shown = """() => document.getElementById('main').textContent.replace(/Read at.*/, '').replace(/\\s+/g, ' ')"""
+    names = ("history", "job-run", "table-log", "prediction", "dead-letters", "money")
+    with opened(browser, served.url) as page:
+        found = paths(page, served.url)
+        fresh = {}
+        for name in names:
+            page.goto(served.url + found[name])
+            fresh[name] = page.evaluate(shown)
+        for name in [*names, *reversed(names), *names[::2], *names[1::2]]:
+            look = "async path => show(new DOMParser().parseFromString(await (await fetch(path)).text(), 'text/html'))"
+            page.evaluate(look, found[name])
+            assert page.evaluate(shown) == fresh[name], name
+
+
+def test_a_page_that_stays_open_does_not_grow(browser: Browser, served: Served) -> None:
+    """A table with a plot, whose points are others at each look."""
+    looks = 0
+
+    def with_a_plot(route: Route) -> None:
+        nonlocal looks
+        looks += 1
+        points = [[1e9, 1e9 + 3600], [looks, 2], [None, None], [None, None]]
+        plot = f"<div id='lag' data-points='{json.dumps(points)}'><svg viewBox='0 0 9 9'></svg></div>"
+        body = route.fetch().text().replace("<h2>Policy</h2>", f"{plot}<h2>Policy</h2>", 1)
+        route.fulfill(body=body, headers={"Content-Type": "text/html", "ETag": f'"{looks}"'})
+
+    with opened(browser, served.url) as page:
+        page.clock.install()
+        page.route(f"{served.url}/tables/{TABLE}", with_a_plot)
+        page.goto(f"{served.url}/tables/{TABLE}")
+        session = page.context.new_cdp_session(page)
+        session.send("Performance.enable")
+        sizes = []
+        for _ in range(2):
+            for _ in range(25):
+                seen = looks
+                with page.expect_response(f"{served.url}/tables/{TABLE}"):
+                    page.clock.run_for(LOOK_SECONDS * 1_000)
+                assert looks == seen + 1
+                page.wait_for_function(f"document.getElementById('lag').dataset.points.includes('[{looks}, 2]')")
+            session.send("HeapProfiler.collectGarbage")
+            metrics = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
+            sizes.append({name: metrics[name] for name in ("Nodes", "JSEventListeners", "Documents")})
+        assert page.locator("#lag .uplot").count() == 1
+        assert sizes[1]["Nodes"] <= sizes[0]["Nodes"] + 100, sizes
+        assert sizes[1]["JSEventListeners"] <= sizes[0]["JSEventListeners"] + 5, sizes
+
+
+def test_a_feed_that_is_gone_is_told_and_the_page_is_right_without_it(browser: Browser, demo: Demo) -> None:
+    feed = ask_queues(demo, "create_queue(QueueName='page-feed')['QueueUrl']")
+    with serving(demo, "--events-queue-url", feed) as server, opened(browser, server.url) as page:
+        page.goto(f"{server.url}/")
+        assert page.get_by_text("No event is heard since").count() == 0
+        ask_queues(demo, f"delete_queue(QueueUrl={feed!r})")
+        page.get_by_text("No event is heard since").wait_for(timeout=6 * LOOK_SECONDS * 1_000)
+        demo.submit("without-a-feed")
+        with demo.dispatcher("--until-idle") as dispatcher:
+            assert dispatcher.wait(60) == 0
+        page.get_by_role("link", name="without-a-feed", exact=True).wait_for(timeout=30_000)
+
+
+def ask_queues(demo: Demo, call: str) -> str:
+    """By Lithify's environment, which has boto3."""
+    client = f"boto3.client('sqs', endpoint_url={demo.variables['LITHIFY_ENDPOINT_URL']!r})"
+    command = [str(LITHIFY.with_name("python")), "-c", f"import boto3; print({client}.{call})"]
+    return subprocess.check_output(command, env={**os.environ, **demo.variables}, text=True).strip()
+
+
+def test_a_page_of_what_is_not_there_stays_as_it_is(browser: Browser, served: Served) -> None:
+    with opened(browser, served.url) as page:
+        page.goto(f"{served.url}/job-runs/none")
+        page.wait_for_event("requestfinished", timeout=3 * LOOK_SECONDS * 1_000)
+        page.wait_for_timeout(500)
+        assert not page.locator("#away").is_visible()
+        assert "there is no job run" in page.locator("main").inner_text().lower()
 
 
 def test_a_snapshot_is_one_file_that_asks_nothing(browser: Browser, demo: Demo, tmp_path: Path) -> None:

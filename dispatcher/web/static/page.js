@@ -2,6 +2,7 @@
 "use strict";
 
 const EVERY_MS = 5000;
+const PATIENCE_MS = 15000;
 const away = document.getElementById("away");
 let tag = null;
 let awaySince = null;
@@ -25,9 +26,10 @@ function plotSize(holder) {
 // The same points as in the server's picture, with their figures under the pointer.
 function lagPlot() {
   const holder = document.getElementById("lag");
-  if (!holder || !window.uPlot) {
+  if (!holder || !window.uPlot || holder.querySelector(".uplot")) {
     return;
   }
+  plot?.destroy(); // it listens to the window
   const colours = getComputedStyle(document.documentElement);
   const colour = (name) => colours.getPropertyValue(name).trim();
   const line = (label, name, dash) => ({ label, stroke: colour(name), width: 1.5, dash, points: { show: false } });
@@ -40,25 +42,83 @@ function lagPlot() {
 
 function isAway(reason) {
   awaySince = awaySince || new Date();
-  away.textContent = `This page is from before ${awaySince.toLocaleTimeString()}: ${reason}`;
+  away.textContent = `This page is from before ${awaySince.toLocaleString()}: ${reason}`;
   away.hidden = false;
+}
+
+// Changes what differs and nothing else: focus, a selection and what is unfolded stay where they are.
+function become(old, next) {
+  const kept = { TIME: "datetime", DIV: "data-points" }[old.nodeName];
+  if (old.nodeType !== next.nodeType || old.nodeName !== next.nodeName) {
+    old.replaceWith(next);
+  } else if (old.nodeType !== Node.ELEMENT_NODE) {
+    if (old.data !== next.data) {
+      old.data = next.data;
+    }
+  } else if (kept && (old.hasAttribute(kept) || next.hasAttribute(kept))) { // its content was changed here
+    if (old.getAttribute(kept) !== next.getAttribute(kept)) {
+      old.replaceWith(next);
+    }
+  } else {
+    const names = new Set([...old.getAttributeNames(), ...next.getAttributeNames()]);
+    names.delete("open");
+    for (const name of names) {
+      if (!next.hasAttribute(name)) {
+        old.removeAttribute(name);
+      } else if (old.getAttribute(name) !== next.getAttribute(name)) {
+        old.setAttribute(name, next.getAttribute(name));
+      }
+    }
+    const before = [...old.childNodes];
+    for (const each of [...next.childNodes]) {
+      const isText = each.nodeType === Node.TEXT_NODE; // found elsewhere it would take away what is before it
+      const found = (isText ? before.slice(0, 1) : before).findIndex((other) => isLike(other, each));
+      if (found < 0) {
+        old.insertBefore(each, before[0] || null);
+      } else {
+        before.splice(0, found).forEach((other) => other.remove());
+        become(before.shift(), each);
+      }
+    }
+    before.forEach((each) => each.remove());
+  }
+}
+
+function isLike(one, other) {
+  return one.nodeName === other.nodeName && named(one) === named(other);
+}
+
+function named(each) {
+  return each.nodeName === "H2" ? each.textContent : `${each.getAttribute?.("class")} ${each.getAttribute?.("aria-label")}`;
+}
+
+function words(each) {
+  return each.getAttribute("href") || each.getAttribute("aria-label") || each.textContent;
+}
+
+function show(read) {
+  const inside = document.getElementById("main");
+  const focused = document.activeElement;
+  const wanted = inside.contains(focused) && focused !== inside ? words(focused) : null;
+  become(inside, read.getElementById("main"));
+  if (wanted !== null && (!focused.isConnected || words(focused) !== wanted)) { // it has moved
+    const moved = [...inside.querySelectorAll("a, summary, [tabindex]")].find((each) => words(each) === wanted);
+    (moved || inside).focus({ preventScroll: true });
+  }
+  document.title = read.title;
+  localTimes();
+  lagPlot();
 }
 
 async function look() {
   try {
-    const answer = await fetch(location.href, { headers: tag ? { "If-None-Match": tag } : {}, cache: "no-store" });
+    const headers = tag ? { "If-None-Match": tag } : {};
+    const answer = await fetch(location.href, { headers, cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
+    const wasProblem = "problem" in document.getElementById("main").dataset;
     if (answer.status === 200) {
+      show(new DOMParser().parseFromString(await answer.text(), "text/html"));
       tag = answer.headers.get("ETag");
-      const read = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const inside = document.getElementById("main");
-      if (!inside.contains(document.activeElement) || document.activeElement === inside) {
-        const open = [...inside.querySelectorAll("details")].map((each) => each.open);
-        inside.replaceChildren(...read.getElementById("main").childNodes);
-        inside.querySelectorAll("details").forEach((each, number) => { each.open = open[number] ?? each.open; });
-        localTimes();
-        lagPlot();
-      }
-    } else if (answer.status !== 304) {
+    } else if (answer.status !== 304 && !wasProblem) {
       isAway(`the server answered ${answer.status}`);
       return;
     }
