@@ -14,7 +14,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -39,15 +38,6 @@ DESTROYED = (
     ("images, log lines, alarms, dashboard, roles, network", "all of it"),
 )
 """What a deletion keeps and destroys."""
-
-
-def teardown_table() -> Iterator[str]:
-    """The pages' table of what a deletion keeps and destroys, as Markdown lines."""
-    yield "| kept | destroyed |"
-    yield "|---|---|"
-    for kept, destroyed in zip_longest(KEPT, DESTROYED):
-        cells = (f" {each[0]}: {each[1]} " if each is not None else " " for each in (kept, destroyed))
-        yield f"|{'|'.join(cells)}|"
 
 
 Say = Callable[[str], object]

@@ -37,6 +37,7 @@ class Addresses:
     announcements_url: str
     refused_url: str
     topic_arn: str
+    page_feed_url: str
     state_bucket: str
     lake_bucket: str
     region: str
@@ -67,6 +68,7 @@ EXAMPLE = Addresses(
     announcements_url="https://sqs.us-east-1.amazonaws.com/123456789012/announcements",
     refused_url="https://sqs.us-east-1.amazonaws.com/123456789012/refused",
     topic_arn="arn:aws:sns:us-east-1:123456789012:events",
+    page_feed_url="https://sqs.us-east-1.amazonaws.com/123456789012/page-feed",
     state_bucket="state-bucket",
     lake_bucket="lake-bucket",
     region="us-east-1",

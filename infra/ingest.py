@@ -1,4 +1,4 @@
-"""The ingest: rules that announce what lands, and the service that takes it in.
+"""The ingest: rules that announce what lands, and the container that takes it in.
 
 S3 tells EventBridge of each new object of a bucket whose notifications are on, and a rule of each landing folder sends
 what is of it to the queue. So a bucket that is there already needs no change by the stack, several rules may watch one
@@ -7,15 +7,13 @@ folder, and the queue's policy names the rules.
 
 from __future__ import annotations
 
-from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_events as events
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra.dispatcher_environment import Addresses, lake_uris, task_variables
-from infra.network import Network
-from infra.service import ContainerPlace, container_definition, image_uri
+from infra.service import Container, ContainerPlace, container_definition
 from infra.stages import Stage
 
 CONTAINER = "ingest"
@@ -51,43 +49,11 @@ def announce_files(scope: Construct, stage: Stage, queue: sqs.Queue) -> None:
     )
 
 
-def ingest_environment(stage: Stage, addresses: Addresses) -> dict[str, str]:
+def ingest_container(place: ContainerPlace, stage: Stage, addresses: Addresses) -> Container:
     own = {
         "LAKE": lake_uris(stage, addresses.lake_bucket)[0],
         "QUEUE_URL": addresses.announcements_url,
         "DEAD_LETTER_QUEUE_URL": addresses.refused_url,
     }
-    return task_variables(stage, addresses, own)
-
-
-def ingest_container(
-    place: ContainerPlace, repository_name: str, stage: Stage, addresses: Addresses
-) -> ecs.CfnTaskDefinition.ContainerDefinitionProperty:
-    return container_definition(
-        CONTAINER,
-        image_uri(repository_name, stage),
-        place.ingest_logs,
-        ingest_environment(stage, addresses),
-        stage,
-        command=["lithify", "ingest"],
-    )
-
-
-def run_ingests(
-    scope: Construct, stage: Stage, network: Network, place: ContainerPlace, task: ecs.CfnTaskDefinition
-) -> None:
-    """A task that ends is replaced. A deployment whose tasks cannot start, for lack of an image, ends soon and is
-    undone, instead of waiting for hours."""
-    service = ecs.CfnService
-    service(
-        scope,
-        "Ingest",
-        cluster=place.cluster.ref,
-        task_definition=task.ref,
-        desired_count=stage.ingests,
-        launch_type="FARGATE",
-        deployment_configuration=service.DeploymentConfigurationProperty(
-            deployment_circuit_breaker=service.DeploymentCircuitBreakerProperty(enable=True, rollback=True)
-        ),
-        network_configuration=network.placement,
-    )
+    variables = task_variables(stage, addresses, own)
+    return container_definition(CONTAINER, place, variables, stage, command=["lithify", "ingest"])

@@ -12,7 +12,7 @@ from infra.alarms import KEEPER_RUNS
 from infra.dispatcher_environment import Addresses, lake_uris, metrics_namespace, task_variables
 from infra.network import Network
 from infra.prices import price_document
-from infra.service import ContainerPlace, container_definition, image_uri
+from infra.service import Container, ContainerPlace, container_definition
 from infra.stages import Stage
 
 CONTAINER = "keeper"
@@ -44,17 +44,9 @@ def keeper_environment(stage: Stage, addresses: Addresses) -> dict[str, str]:
     return task_variables(stage, addresses, own)
 
 
-def keeper_container(
-    place: ContainerPlace, repository_name: str, stage: Stage, addresses: Addresses
-) -> ecs.CfnTaskDefinition.ContainerDefinitionProperty:
-    return container_definition(
-        CONTAINER,
-        image_uri(repository_name, stage),
-        place.keeper_logs,
-        keeper_environment(stage, addresses),
-        stage,
-        command=keeper_command(stage, addresses.lake_bucket),
-    )
+def keeper_container(place: ContainerPlace, stage: Stage, addresses: Addresses) -> Container:
+    command = keeper_command(stage, addresses.lake_bucket)
+    return container_definition(CONTAINER, place, keeper_environment(stage, addresses), stage, command=command)
 
 
 def count_runs(scope: Construct, stage: Stage, place: ContainerPlace) -> None:
@@ -63,7 +55,7 @@ def count_runs(scope: Construct, stage: Stage, place: ContainerPlace) -> None:
         scope,
         "KeeperRuns",
         filter_pattern=DONE,
-        log_group_name=place.keeper_logs.ref,
+        log_group_name=place.logs[CONTAINER].ref,
         metric_transformations=[
             logs.CfnMetricFilter.MetricTransformationProperty(
                 metric_name=KEEPER_RUNS, metric_namespace=metrics_namespace(stage), metric_value="1"

@@ -17,7 +17,6 @@ from aws_cdk import aws_sns_subscriptions as subscriptions
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from dispatcher.ingest.ingest import VISIBILITY_SECONDS
 from infra.stages import Stage
 
 LONG_POLL_SECONDS = 20
@@ -34,51 +33,35 @@ class QueueNames:
     refused: str
 
 
-class InstructionQueues(Construct):
-    """`instructions` receives requests for job runs; `dead_letters`, for operators, outlives the stack."""
+class QueueWithDeadLetters(Construct):
+    """`dead_letters`, for operators, outlives the stack."""
 
-    def __init__(self, scope: Construct, construct_id: str, stage: Stage, key: kms.IKey) -> None:
+    def __init__(
+        self, scope: Construct, construct_id: str, names: tuple[str, str], stage: Stage, key: kms.IKey, seconds: int
+    ) -> None:
+        """`names`: of the queue and of its dead letters. `seconds`: after which a message is visible again."""
         super().__init__(scope, construct_id)
-        self.dead_letters = _dead_letters(self, "DeadLetters", stage, key)
-        self.instructions = _queue(self, "Instructions", stage, key, self.dead_letters, stage.visibility_seconds)
-
-
-class AnnouncementQueues(Construct):
-    """`announcements` receives notifications of files, and `register` documents; `refused` is for operators."""
-
-    def __init__(self, scope: Construct, construct_id: str, stage: Stage, key: kms.IKey) -> None:
-        super().__init__(scope, construct_id)
-        self.refused = _dead_letters(self, "Refused", stage, key)
-        self.announcements = _queue(self, "Announcements", stage, key, self.refused, VISIBILITY_SECONDS)
-
-
-def _dead_letters(scope: Construct, construct_id: str, stage: Stage, key: kms.IKey) -> sqs.Queue:
-    return sqs.Queue(
-        scope,
-        construct_id,
-        encryption=sqs.QueueEncryption.KMS,
-        encryption_master_key=key,
-        enforce_ssl=True,
-        removal_policy=RemovalPolicy.RETAIN,
-        retention_period=Duration.days(stage.dead_letter_days),
-    )
-
-
-def _queue(
-    scope: Construct, construct_id: str, stage: Stage, key: kms.IKey, dead_letters: sqs.Queue, visibility_seconds: int
-) -> sqs.Queue:
-    return sqs.Queue(
-        scope,
-        construct_id,
-        dead_letter_queue=sqs.DeadLetterQueue(max_receive_count=stage.deliveries_max, queue=dead_letters),
-        encryption=sqs.QueueEncryption.KMS,
-        encryption_master_key=key,
-        enforce_ssl=True,
-        receive_message_wait_time=Duration.seconds(LONG_POLL_SECONDS),
-        removal_policy=RemovalPolicy.DESTROY,
-        retention_period=Duration.days(stage.retention_days),
-        visibility_timeout=Duration.seconds(visibility_seconds),
-    )
+        self.dead_letters = sqs.Queue(
+            self,
+            names[1],
+            encryption=sqs.QueueEncryption.KMS,
+            encryption_master_key=key,
+            enforce_ssl=True,
+            removal_policy=RemovalPolicy.RETAIN,
+            retention_period=Duration.days(stage.dead_letter_days),
+        )
+        self.queue = sqs.Queue(
+            self,
+            names[0],
+            dead_letter_queue=sqs.DeadLetterQueue(max_receive_count=stage.deliveries_max, queue=self.dead_letters),
+            encryption=sqs.QueueEncryption.KMS,
+            encryption_master_key=key,
+            enforce_ssl=True,
+            receive_message_wait_time=Duration.seconds(LONG_POLL_SECONDS),
+            removal_policy=RemovalPolicy.DESTROY,
+            retention_period=Duration.days(stage.retention_days),
+            visibility_timeout=Duration.seconds(seconds),
+        )
 
 
 PAGE_FEED_MINUTES = 5

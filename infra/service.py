@@ -1,6 +1,8 @@
-"""The dispatcher as a task on Fargate, and the workflow that keeps the stage's number of dispatchers running."""
+"""The dispatcher and the page as tasks on Fargate, and the workflow that keeps the stage's dispatchers running."""
 
 from __future__ import annotations
+
+from typing import TypeAlias
 
 from aws_cdk import Aws, RemovalPolicy, Stack
 from aws_cdk import aws_ecr as ecr
@@ -10,10 +12,12 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
-from infra.dispatcher_environment import TMP_FOLDER, WORK_FOLDER
+from infra.dispatcher_environment import TMP_FOLDER, WORK_FOLDER, Addresses, lake_uris, task_variables
 from infra.network import Network
 from infra.stages import Stage
 from infra.workflow import CONTAINER, WorkflowPlaces, WorkflowTimes, definition
+
+Container: TypeAlias = ecs.CfnTaskDefinition.ContainerDefinitionProperty
 
 LOOK_SECONDS = 10
 """Between two looks at whether new dispatchers are healthy."""
@@ -23,12 +27,9 @@ LIVE = "import sys, urllib.request as r; r.urlopen('http://127.0.0.1:' + sys.arg
 nothing, and is what the alarm of troubles is for."""
 
 
-def image_uri(repository_name: str, stage: Stage) -> str:
-    return f"{Aws.ACCOUNT_ID}.dkr.ecr.{Aws.REGION}.{Aws.URL_SUFFIX}/{repository_name}:{stage.image_tag}"
-
-
 class ContainerPlace(Construct):
-    """The cluster of tasks, their image repository and log group. Names are fixed, for use in permissions."""
+    """The cluster of tasks, their image and its repository, and a log group for each container. Names are fixed, for
+    use in permissions."""
 
     def __init__(self, scope: Construct, construct_id: str, stage: Stage, name: str) -> None:
         super().__init__(scope, construct_id)
@@ -41,9 +42,8 @@ class ContainerPlace(Construct):
             image_tag_mutability="IMMUTABLE",
         )
         self.cluster = ecs.CfnCluster(self, "Cluster", cluster_name=name)
-        self.dispatcher_logs = self._logs("DispatcherLogs", f"/{name}/dispatcher", stage)
-        self.keeper_logs = self._logs("KeeperLogs", f"/{name}/keeper", stage)
-        self.ingest_logs = self._logs("IngestLogs", f"/{name}/ingest", stage)
+        self.image = f"{Aws.ACCOUNT_ID}.dkr.ecr.{Aws.REGION}.{Aws.URL_SUFFIX}/{name}:{stage.image_tag}"
+        self.logs = {each: self._logs(f"{each.title()}Logs", f"/{name}/{each}", stage) for each in stage.containers}
         self.workflow_logs = self._logs("WorkflowLogs", f"/aws/vendedlogs/states/{name}", stage)
 
     def _logs(self, construct_id: str, name: str, stage: Stage) -> logs.CfnLogGroup:
@@ -53,19 +53,12 @@ class ContainerPlace(Construct):
 
 
 def task_definition(
-    scope: Construct,
-    construct_id: str,
-    family: str,
-    container: ecs.CfnTaskDefinition.ContainerDefinitionProperty,
-    roles: tuple[iam.CfnRole, iam.CfnRole],
-    stage: Stage,
+    scope: Construct, container: Container, task_role: iam.CfnRole, start_role: iam.CfnRole, stage: Stage
 ) -> ecs.CfnTaskDefinition:
-    """`roles`: the task's role, and the role that starts its container."""
-    task_role, start_role = roles
     return ecs.CfnTaskDefinition(
         scope,
-        construct_id,
-        family=family,
+        f"{container.name.title()}Task",
+        family=f"lithify-{stage.name}-{container.name}",
         cpu=str(stage.dispatcher_cpu),
         memory=str(stage.dispatcher_memory_mib),
         network_mode="awsvpc",
@@ -85,17 +78,17 @@ _FOLDERS = {"work": WORK_FOLDER, "tmp": TMP_FOLDER}
 
 def container_definition(
     name: str,
-    image: str,
-    log_group: logs.CfnLogGroup,
+    place: ContainerPlace,
     environment: dict[str, str],
     stage: Stage,
     *,
     command: list[str],
     health_check: list[str] | None = None,
-) -> ecs.CfnTaskDefinition.ContainerDefinitionProperty:
-    return ecs.CfnTaskDefinition.ContainerDefinitionProperty(
+    writes_root: bool = False,
+) -> Container:
+    return Container(
         name=name,
-        image=image,
+        image=place.image,
         essential=True,
         command=command,
         environment=[
@@ -111,7 +104,7 @@ def container_definition(
         log_configuration=ecs.CfnTaskDefinition.LogConfigurationProperty(
             log_driver="awslogs",
             options={
-                "awslogs-group": log_group.ref,
+                "awslogs-group": place.logs[name].ref,
                 "awslogs-region": Aws.REGION,
                 "awslogs-stream-prefix": name,
             },
@@ -120,7 +113,7 @@ def container_definition(
             ecs.CfnTaskDefinition.MountPointProperty(container_path=path, source_volume=volume, read_only=False)
             for volume, path in _FOLDERS.items()
         ],
-        readonly_root_filesystem=True,
+        readonly_root_filesystem=not writes_root,
         stop_timeout=stage.stop_seconds,
     )
 
@@ -171,15 +164,50 @@ def create_workflow(
     )
 
 
-def dispatcher_container(
-    place: ContainerPlace, repository_name: str, stage: Stage, environment: dict[str, str]
-) -> ecs.CfnTaskDefinition.ContainerDefinitionProperty:
+def dispatcher_container(place: ContainerPlace, stage: Stage, environment: dict[str, str]) -> Container:
+    check = ["CMD", "python", "-c", LIVE, str(stage.http_port)]
     return container_definition(
-        CONTAINER,
-        image_uri(repository_name, stage),
-        place.dispatcher_logs,
-        environment,
-        stage,
-        command=["lithify", "dispatch"],
-        health_check=["CMD", "python", "-c", LIVE, str(stage.http_port)],
+        CONTAINER, place, environment, stage, command=["lithify", "dispatch"], health_check=check
+    )
+
+
+def serve_container(place: ContainerPlace, stage: Stage, addresses: Addresses) -> Container:
+    """It listens inside its task. Session Manager forwards its port to who IAM lets (docs/operate/serve.md); its agent
+    needs a root file system that can be written."""
+    own = {
+        "LAKE": lake_uris(stage, addresses.lake_bucket)[0],
+        "QUEUE_URL": addresses.queue_url,
+        "DEAD_LETTER_QUEUE_URL": addresses.dead_letter_queue_url,
+        "EVENTS_QUEUE_URL": addresses.page_feed_url,
+    }
+    limits = [f"--limits={stage.dispatcher['limits']}"] if "limits" in stage.dispatcher else []
+    variables, command = task_variables(stage, addresses, own), ["lithify", "serve", *limits]
+    return container_definition("serve", place, variables, stage, command=command, writes_root=True)
+
+
+def run_service(
+    scope: Construct,
+    construct_id: str,
+    task: ecs.CfnTaskDefinition,
+    count: int,
+    network: Network,
+    place: ContainerPlace,
+    *,
+    has_sessions: bool = False,
+) -> None:
+    """A task that ends is replaced. A deployment whose tasks cannot start, for lack of an image, ends soon and is
+    undone, instead of waiting for hours. `has_sessions`: of Session Manager, into its containers."""
+    service = ecs.CfnService
+    service(
+        scope,
+        construct_id,
+        cluster=place.cluster.ref,
+        task_definition=task.ref,
+        desired_count=count,
+        launch_type="FARGATE",
+        deployment_configuration=service.DeploymentConfigurationProperty(
+            deployment_circuit_breaker=service.DeploymentCircuitBreakerProperty(enable=True, rollback=True)
+        ),
+        enable_execute_command=True if has_sessions else None,
+        network_configuration=network.placement,
     )

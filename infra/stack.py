@@ -5,26 +5,36 @@ from __future__ import annotations
 from aws_cdk import Aws, BootstraplessSynthesizer, CfnOutput, RemovalPolicy, Stack
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
+from dispatcher.ingest.ingest import VISIBILITY_SECONDS
 from infra.access.dispatcher import dispatcher_part, execution_part
 from infra.access.ingesting import ingest_part
-from infra.access.people import people
+from infra.access.people import people, serve_part
 from infra.access.places import ARCHIVE_FOLDER, Folder, Places
 from infra.access.running import flow_logs_part, keeper_part, keeper_schedule_part, workflow_part
 from infra.alarms import Alarms, alarms
 from infra.aws.regions import partition_of
 from infra.dashboard import dashboard_body
 from infra.dispatcher_environment import Addresses, cluster_settings, dispatcher_environment, lake_uris, state_uri
-from infra.ingest import announce_files, ingest_container, run_ingests
+from infra.ingest import announce_files, ingest_container
 from infra.keeper import count_runs, create_schedule, keeper_container
 from infra.network import Network
 from infra.outputs import OUTPUTS
 from infra.permissions import Part
-from infra.queues import AnnouncementQueues, EventsTopic, InstructionQueues, QueueNames
+from infra.queues import EventsTopic, QueueNames, QueueWithDeadLetters
 from infra.roles import create_role
-from infra.service import ContainerPlace, create_workflow, dispatcher_container, task_definition
+from infra.service import (
+    Container,
+    ContainerPlace,
+    create_workflow,
+    dispatcher_container,
+    run_service,
+    serve_container,
+    task_definition,
+)
 from infra.spark import Spark
 from infra.stage_checks import STATE_PREFIX
 from infra.stages import ANY_ACCOUNT, Stage
@@ -56,8 +66,10 @@ class LithifyStack(Stack):
         self._key = encryption_key(self, "Key", stage)
         self._network = Network(self, "Network", stage)
         self._storage = Storage(self, "Storage", stage, self._key)
-        self._queues = InstructionQueues(self, "Queues", stage, self._key)
-        self._announcements = AnnouncementQueues(self, "Landing", stage, self._key)
+        names = ("Instructions", "DeadLetters")
+        self._instructions = QueueWithDeadLetters(self, "Queues", names, stage, self._key, stage.visibility_seconds)
+        names = ("Announcements", "Refused")
+        self._landing = QueueWithDeadLetters(self, "Landing", names, stage, self._key, VISIBILITY_SECONDS)
         self._events = EventsTopic(self, "Events", self._key)
         self._place = ContainerPlace(self, "Containers", stage, self._name)
         self._places = self._all_places()
@@ -67,7 +79,9 @@ class LithifyStack(Stack):
         self._run_dispatchers()
         self._run_keeper()
         self._run_ingest()
-        parts = people(self._places, self._spark.roles)
+        if stage.serve:
+            self._run_page()
+        parts = people(self._places, self._spark.roles, serves=stage.serve)
         roles = {part.role: create_role(self, self._noted(part)) for part in parts}
         self._alarms = Alarms(self, "Alarms", stage, self._key, alarms(stage, self._queue_names()))
         dashboard = cloudwatch.CfnDashboard(
@@ -87,10 +101,10 @@ class LithifyStack(Stack):
             region=self._region,
             account=self._account,
             stack_name=self.stack_name,
-            queue=self._queues.instructions.queue_arn,
-            dead_letters=self._queues.dead_letters.queue_arn,
-            announcements=self._announcements.announcements.queue_arn,
-            refused=self._announcements.refused.queue_arn,
+            queue=self._instructions.queue.queue_arn,
+            dead_letters=self._instructions.dead_letters.queue_arn,
+            announcements=self._landing.queue.queue_arn,
+            refused=self._landing.dead_letters.queue_arn,
             topic=self._events.topic.topic_arn,
             page_feed=self._events.page_feed.queue_arn,
             key=self._key.key_arn,
@@ -105,9 +119,7 @@ class LithifyStack(Stack):
             keeper_family=f"{self._name}-keeper",
             workflow_name=f"{self._name}-dispatchers",
             repository=self._place.repository.attr_arn,
-            dispatcher_log_group=self._log_group(f"/{self._name}/dispatcher"),
-            keeper_log_group=self._log_group(f"/{self._name}/keeper"),
-            ingest_log_group=self._log_group(f"/{self._name}/ingest"),
+            log_groups=tuple(self._log_group(f"/{self._name}/{each}") for each in self._stage.containers),
         )
 
     def _log_group(self, name: str) -> str:
@@ -115,11 +127,12 @@ class LithifyStack(Stack):
 
     def _all_addresses(self) -> Addresses:
         return Addresses(
-            queue_url=self._queues.instructions.queue_url,
-            dead_letter_queue_url=self._queues.dead_letters.queue_url,
-            announcements_url=self._announcements.announcements.queue_url,
-            refused_url=self._announcements.refused.queue_url,
+            queue_url=self._instructions.queue.queue_url,
+            dead_letter_queue_url=self._instructions.dead_letters.queue_url,
+            announcements_url=self._landing.queue.queue_url,
+            refused_url=self._landing.dead_letters.queue_url,
             topic_arn=self._events.topic.topic_arn,
+            page_feed_url=self._events.page_feed.queue_url,
             state_bucket=self._storage.state.bucket_name,
             lake_bucket=self._storage.lakes.bucket_name,
             region=self._region,
@@ -130,20 +143,18 @@ class LithifyStack(Stack):
         self.parts.append(part)
         return part
 
+    def _task(self, container: Container, part: Part) -> tuple[ecs.CfnTaskDefinition, str]:
+        """With the ARN of its role."""
+        role = create_role(self, self._noted(part))
+        return task_definition(self, container, role, self._container_start_role, self._stage), role.attr_arn
+
     def _run_dispatchers(self) -> None:
         stage, places = self._stage, self._places
         self._container_start_role = create_role(self, self._noted(execution_part(places)))
-        role = create_role(self, self._noted(dispatcher_part(places, self._spark.roles, stage.workers)))
         environment = dispatcher_environment(stage, self._addresses, self._spark.addresses, self.to_json_string)
-        task = task_definition(
-            self,
-            "DispatcherTask",
-            places.dispatcher_family,
-            dispatcher_container(self._place, self._name, stage, environment),
-            (role, self._container_start_role),
-            stage,
-        )
-        part = workflow_part(places, role.attr_arn, self._container_start_role.attr_arn)
+        container = dispatcher_container(self._place, stage, environment)
+        task, role_arn = self._task(container, dispatcher_part(places, self._spark.roles, stage.workers))
+        part = workflow_part(places, role_arn, self._container_start_role.attr_arn)
         self._workflow = create_workflow(
             self,
             places.workflow_name,
@@ -156,39 +167,26 @@ class LithifyStack(Stack):
 
     def _run_keeper(self) -> None:
         stage, places = self._stage, self._places
-        role = create_role(self, self._noted(keeper_part(places)))
-        task = task_definition(
-            self,
-            "KeeperTask",
-            places.keeper_family,
-            keeper_container(self._place, self._name, stage, self._addresses),
-            (role, self._container_start_role),
-            stage,
-        )
+        task, role_arn = self._task(keeper_container(self._place, stage, self._addresses), keeper_part(places))
         count_runs(self, stage, self._place)
-        part = keeper_schedule_part(places, role.attr_arn, self._container_start_role.attr_arn)
+        part = keeper_schedule_part(places, role_arn, self._container_start_role.attr_arn)
         create_schedule(self, stage, self._network, self._place, task, create_role(self, self._noted(part)))
 
     def _run_ingest(self) -> None:
-        stage = self._stage
-        announce_files(self, stage, self._announcements.announcements)
-        role = create_role(self, self._noted(ingest_part(self._places)))
-        task = task_definition(
-            self,
-            "IngestTask",
-            f"{self._name}-ingest",
-            ingest_container(self._place, self._name, stage, self._addresses),
-            (role, self._container_start_role),
-            stage,
-        )
-        run_ingests(self, stage, self._network, self._place, task)
+        announce_files(self, self._stage, self._landing.queue)
+        task, _ = self._task(ingest_container(self._place, self._stage, self._addresses), ingest_part(self._places))
+        run_service(self, "Ingest", task, self._stage.ingests, self._network, self._place)
+
+    def _run_page(self) -> None:
+        task, _ = self._task(serve_container(self._place, self._stage, self._addresses), serve_part(self._places))
+        run_service(self, "Serve", task, 1, self._network, self._place, has_sessions=True)
 
     def _queue_names(self) -> QueueNames:
         return QueueNames(
-            self._queues.instructions.queue_name,
-            self._queues.dead_letters.queue_name,
-            self._announcements.announcements.queue_name,
-            self._announcements.refused.queue_name,
+            self._instructions.queue.queue_name,
+            self._instructions.dead_letters.queue_name,
+            self._landing.queue.queue_name,
+            self._landing.dead_letters.queue_name,
         )
 
     def _log_connections(self) -> None:
@@ -219,7 +217,7 @@ class LithifyStack(Stack):
             "AnnouncementQueueUrl": addresses.announcements_url,
             "RefusedFilesQueueUrl": addresses.refused_url,
             "EventTopicArn": addresses.topic_arn,
-            "PageFeedUrl": self._events.page_feed.queue_url,
+            "PageFeedUrl": addresses.page_feed_url,
             "Region": addresses.region,
             "ArchiveFolder": f"s3://{addresses.state_bucket}/{ARCHIVE_FOLDER}",
             "RepositoryUri": repository.attr_repository_uri,

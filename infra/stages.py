@@ -81,6 +81,8 @@ class Stage:
     grace_hours          of garbage collection
     ingests              number of `lithify ingest` that run at a time, for the first of the lakes; more than 0 once the
                          image is in the repository
+    serve                whether `lithify serve` runs, over the first of the lakes; true once the image is in the
+                         repository, and a first job run has ended
 
     oldest_instruction_seconds, usd_per_day   above which an alarm is raised
     endpoint_url, s3_endpoint_url   if they are not AWS's own
@@ -134,11 +136,17 @@ class Stage:
     keeper_hours: int = 24
     grace_hours: int = 168
     ingests: int = 0
+    serve: bool = False
 
     oldest_instruction_seconds: int
     usd_per_day: float
     endpoint_url: str = ""
     s3_endpoint_url: str = ""
+
+    @property
+    def containers(self) -> tuple[str, ...]:
+        """Their names, which are those of their log groups."""
+        return ("dispatcher", "keeper", "ingest", *(("serve",) if self.serve else ()))
 
 
 DEV = Stage(

@@ -78,11 +78,6 @@ def definition(places: WorkflowPlaces, times: WorkflowTimes, dispatchers: int) -
     }
 
 
-def started_by(name: str, branch: int) -> str:
-    """The name of a branch's tasks. `name`: of the execution."""
-    return f"{name}-{branch}"
-
-
 def _dispatcher(branch: int, places: WorkflowPlaces, times: WorkflowTimes) -> JsonObject:
     own_name = f"States.Format('{{}}-{branch}', $$.Execution.Name)"
     subnet = places.subnet_ids[(branch - 1) % len(places.subnet_ids)]

@@ -220,7 +220,7 @@ def execution_part(places: Places) -> Part:
             ),
             Permission(
                 "WriteLogs",
-                "of dispatchers, keeper and ingest",
+                "of the containers",
                 actions("logs", "CreateLogStream PutLogEvents"),
                 places.container_logs,
             ),

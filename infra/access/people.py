@@ -5,6 +5,8 @@ A person may have several roles. Who acts also reads, because each of these comm
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from infra.access.dispatcher import SparkRoles, end_clusters
 from infra.access.places import (
     LOG_FOLDER,
@@ -21,17 +23,37 @@ from infra.access.places import (
 from infra.permissions import Part, Permission, actions
 
 
-def people(places: Places, spark: SparkRoles | None) -> tuple[Part, ...]:
-    """`spark`: None: there are no clusters to end."""
+def serve_part(places: Places) -> Part:
+    """The page that runs in a stage. Sessions of Session Manager reach its port, inside its task."""
+    return Part(
+        "page",
+        "ServeRole",
+        ("ecs-tasks",),
+        (
+            *_showing(replace(places, lakes=places.lakes[:1])),
+            Permission(
+                "TakeSessions",
+                "of those who forward its port; AWS knows no resource for a session's channels",
+                actions("ssmmessages", "CreateControlChannel CreateDataChannel OpenControlChannel OpenDataChannel"),
+                ("*",),
+            ),
+            use_key(places, writes=False),
+        ),
+    )
+
+
+def people(places: Places, spark: SparkRoles | None, *, serves: bool) -> tuple[Part, ...]:
+    """`spark`: None: there are no clusters to end. `serves`: whether the stage has a page."""
+    reading = (*_reading(places), *(_forwarding(places) if serves else ()))
     return (
         Part("writer", "WriterRole", (), (*_writing(places), use_key(places, writes=True))),
         Part("sender", "SenderRole", (), (_send(places), use_key(places, writes=True))),
-        Part("operator who reads", "OperatorReadRole", (), (*_reading(places), use_key(places, writes=False))),
+        Part("operator who reads", "OperatorReadRole", (), (*reading, use_key(places, writes=False))),
         Part(
             "operator who acts",
             "OperatorActRole",
             (),
-            (*_reading(places), *_acting(places, spark), use_key(places, writes=True)),
+            (*reading, *_acting(places, spark), use_key(places, writes=True)),
         ),
         Part(
             "reader of tables",
@@ -70,20 +92,17 @@ def _writing(places: Places) -> tuple[Permission, ...]:
     )
 
 
-def _reading(places: Places) -> tuple[Permission, ...]:
+def _showing(places: Places) -> tuple[Permission, ...]:
+    """What `lithify serve` needs."""
     return (
         *list_lakes(places),
         *read_lakes(places),
-        find_uploads(places),
         list_state(places),
         Permission(
             "ReadState",
             "`lithify status`; the bucket keeps task tokens from everybody but dispatchers",
             ("s3:GetObject",),
             places.state_objects("*"),
-        ),
-        Permission(
-            "ReadSparkLogs", "why a step failed", ("s3:GetObject",), (places.in_state_bucket(f"{LOG_FOLDER}/*"),)
         ),
         Permission(
             "SeeQueues",
@@ -97,9 +116,19 @@ def _reading(places: Places) -> tuple[Permission, ...]:
             actions("sqs", "DeleteMessage GetQueueAttributes ReceiveMessage"),
             (places.page_feed,),
         ),
+    )
+
+
+def _reading(places: Places) -> tuple[Permission, ...]:
+    return (
+        *_showing(places),
+        find_uploads(places),
+        Permission(
+            "ReadSparkLogs", "why a step failed", ("s3:GetObject",), (places.in_state_bucket(f"{LOG_FOLDER}/*"),)
+        ),
         Permission(
             "ReadLogs",
-            "of dispatchers, keeper and ingest",
+            "of the containers",
             actions("logs", "FilterLogEvents GetLogEvents"),
             places.container_logs,
         ),
@@ -114,6 +143,27 @@ def _reading(places: Places) -> tuple[Permission, ...]:
             "which executions run; not their history, which has task tokens",
             ("states:ListExecutions",),
             (places.workflow,),
+        ),
+    )
+
+
+def _forwarding(places: Places) -> tuple[Permission, ...]:
+    tasks = places.arn("ecs", f"task/{places.cluster_name}/*")
+    return (
+        Permission("SeeTasks", "which task is the page's", ("ecs:DescribeTasks",), (tasks,)),
+        Permission(
+            "ListTasks",
+            "in its cluster; AWS knows no resource for a list",
+            ("ecs:ListTasks",),
+            ("*",),
+            {"ArnEquals": {"ecs:cluster": places.ecs_cluster}},
+        ),
+        Permission(
+            "ForwardPort",
+            "of the page's task, the only one that takes sessions, and by this document alone: no shell",
+            ("ssm:StartSession",),
+            (tasks, f"arn:{places.partition}:ssm:{places.region}::document/AWS-StartPortForwardingSession"),
+            {"BoolIfExists": {"ssm:SessionDocumentAccessCheck": "true"}},
         ),
     )
 

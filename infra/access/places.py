@@ -47,6 +47,7 @@ class Places:
     arn_head  `arn:aws:{service}:region:account:` with the service left out, as `arn(...)` takes it
     files     outside of the lakes, which the lakes' logs may name
     landing   where files land that announce themselves
+    log_groups  of the stage's containers
     """
 
     partition: str
@@ -71,9 +72,7 @@ class Places:
     keeper_family: str
     workflow_name: str
     repository: str
-    dispatcher_log_group: str
-    keeper_log_group: str
-    ingest_log_group: str
+    log_groups: tuple[str, ...]
 
     def arn(self, service: str, resource: str) -> str:
         return f"arn:{self.partition}:{service}:{self.region}:{self.account}:{resource}"
@@ -101,8 +100,8 @@ class Places:
 
     @property
     def container_logs(self) -> tuple[str, ...]:
-        """The log streams of dispatchers, keeper and ingest."""
-        return tuple(f"{each}:*" for each in (self.dispatcher_log_group, self.keeper_log_group, self.ingest_log_group))
+        """The log streams of dispatchers, keeper, ingest and page."""
+        return tuple(f"{each}:*" for each in self.log_groups)
 
     def state_objects(self, *keys: str) -> tuple[str, ...]:
         return tuple(f"{self.state_bucket}/{self.state_prefix}/{key}" for key in keys)

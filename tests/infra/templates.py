@@ -8,15 +8,17 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from infra.alarms import alarms
 from infra.app import build, checked_stage
-from infra.deploy import teardown_table
-from infra.permissions import Part, permission_table
+from infra.deploy import DESTROYED, KEPT
+from infra.permissions import Part
 from infra.queues import QueueNames
 from infra.stages import STAGES, Stage
 from tests.pages.sources import write as write_place
@@ -33,6 +35,7 @@ GIVEN: Mapping[str, tuple[str, ...]] = {
         "allow_files=s3://landing/orders",
         "landing=s3://landing/feed,s3://partners/in",
         "ingests=2",
+        "serve=true",
         "glue_databases=lakehouse,finance",
         "price_file=tests/infra/prices-eu-west-1.json",
     ),
@@ -151,6 +154,35 @@ def _written(default: object) -> str:
     text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
     text = text.lower() if isinstance(default, bool) else text
     return f"`{text}`"
+
+
+def permission_table(parts: Sequence[Part], template: Template) -> Iterator[str]:
+    """Markdown lines. Raises `KeyError` for a statement of the template whose reason no part has."""
+    yield from ("| part | may | why |", "|---|---|---|")
+    for part in parts:
+        reasons = {each.sid: each.why for each in part.permissions}
+        for number, statement in enumerate(_statements(template, part.role)):
+            actions = statement["Action"]
+            listed = actions if isinstance(actions, list) else [actions]
+            service = listed[0].partition(":")[0]
+            names = " ".join(each.partition(":")[2] for each in listed)
+            yield f"| {part.name if number == 0 else ''} | {service}: {names} | {reasons[statement['Sid']]} |"
+
+
+def _statements(template: Mapping[str, Any], role: str) -> Iterator[Mapping[str, Any]]:
+    for name, resource in template["Resources"].items():
+        if resource["Type"] == "AWS::IAM::Role" and role in name:
+            for policy in resource["Properties"]["Policies"]:
+                yield from policy["PolicyDocument"]["Statement"]
+
+
+def teardown_table() -> Iterator[str]:
+    """The pages' table of what a deletion keeps and destroys, as Markdown lines."""
+    yield "| kept | destroyed |"
+    yield "|---|---|"
+    for kept, destroyed in zip_longest(KEPT, DESTROYED):
+        cells = (f" {each[0]}: {each[1]} " if each is not None else " " for each in (kept, destroyed))
+        yield f"|{'|'.join(cells)}|"
 
 
 def write() -> None:

@@ -447,6 +447,49 @@ def test_the_ingest_reads_what_has_landed_and_writes_nothing_beside_the_first_la
         assert prod.allows(name, Request("s3:PutObject", f"{lake}/tables/T/{ENTRY}", entry)) is may, lake
 
 
+def test_the_page_of_a_stage_reads_its_first_lake_and_the_state_and_writes_nothing() -> None:
+    prod = Account(synthesised("prod"))
+    name = role(prod, "ServeRole")
+    state, lakes = (prod.arn(prod.named("AWS::S3::Bucket", each)) for each in ("State", "Lakes"))
+    feed = prod.arn(prod.named("AWS::SQS::Queue", "PageFeed"))
+    queue = prod.arn(prod.named("AWS::SQS::Queue", "Instructions"))
+    entry = f"{lakes}/lake/tables/T/{ENTRY}"
+    for request in (
+        Request("s3:GetObject", entry),
+        Request("s3:GetObject", f"{lakes}/lake/tables/T/iceberg/metadata/v1.metadata.json"),
+        Request("s3:GetObject", f"{state}/state/job_runs/run/log/00000000000000000001.json"),
+        Request("s3:ListBucket", state, {"s3:prefix": "state/history/days/"}),
+        Request("sqs:ReceiveMessage", feed),
+        Request("sqs:DeleteMessage", feed),
+        Request("sqs:GetQueueAttributes", queue),
+        Request("ssmmessages:OpenDataChannel", "*"),
+    ):
+        assert prod.allows(name, request), request
+    written = {"s3:PutObject", "s3:DeleteObject", "sqs:SendMessage", "sns:Publish", "kms:GenerateDataKey"}
+    assert not written & {action for each in prod.statements(name) for action in listed(each["Action"])}
+    for request in (
+        Request("s3:GetObject", f"{state}/state/task_tokens/run/message"),
+        Request("s3:GetObject", f"{lakes}/finance/eu/tables/T/{ENTRY}"),
+        Request("sqs:ReceiveMessage", queue),
+    ):
+        assert not prod.allows(name, request), request
+
+
+def test_an_operator_forwards_the_port_of_the_page_and_opens_no_shell() -> None:
+    prod = Account(synthesised("prod"))
+    here = f"eu-west-1:{ACCOUNT}"
+    task = f"arn:aws:ecs:{here}:task/lithify-prod/abc"
+    documents = "arn:aws:ssm:eu-west-1::document/AWS-"
+    for who in ("OperatorReadRole", "OperatorActRole"):
+        name = role(prod, who)
+        for each in (task, f"{documents}StartPortForwardingSession"):
+            assert prod.allows(name, Request("ssm:StartSession", each, {"ssm:SessionDocumentAccessCheck": "true"}))
+        for each in (f"{documents}StartInteractiveCommand", f"arn:aws:ssm:{here}:document/SSM-SessionManagerRunShell"):
+            assert not prod.allows(name, Request("ssm:StartSession", each, {"ssm:SessionDocumentAccessCheck": "true"}))
+        assert not prod.allows(name, Request("ssm:StartSession", task, {"ssm:SessionDocumentAccessCheck": "false"}))
+        assert not prod.allows(name, Request("ecs:ExecuteCommand", task))
+
+
 @pytest.mark.parametrize("resource", ["database/elsewhere", "table/elsewhere/acme_orders_v1"])
 def test_in_other_databases_nobody_enters_tables(resource: str) -> None:
     prod = Account(synthesised("prod"))

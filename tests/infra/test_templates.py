@@ -151,7 +151,7 @@ def test_dispatchers_run_in_different_zones_with_time_to_drain(template: Templat
         (container,) = task["Properties"]["ContainerDefinitions"]
         variables = {each["Name"]: each["Value"] for each in container["Environment"]}
         assert container["StopTimeout"] > int(variables.get("LITHIFY_DRAIN_SECONDS", 0))
-        assert container["ReadonlyRootFilesystem"] is True
+        assert container["ReadonlyRootFilesystem"] is (container["Name"] != "serve")
 
 
 def test_every_log_is_kept_for_as_long_as_the_stage_says(template: Template) -> None:
@@ -230,6 +230,25 @@ def test_each_landing_folder_is_announced_to_the_queue_of_the_ingest() -> None:
     assert allowed["Condition"] == {
         "ArnEquals": {"aws:SourceArn": [{"Fn::GetAtt": [name, "Arn"]} for name in sorted(rules)]}
     }
+
+
+def test_the_page_runs_where_it_is_asked_for_and_is_reached_by_sessions_alone() -> None:
+    for example in ("dev", "serverless"):
+        assert [name for name in synthesised(example)["Resources"] if name.startswith("Serve")] == []
+    prod = synthesised("prod")
+    services = {name: each["Properties"] for name, each in resources(prod, "AWS::ECS::Service").items()}
+    assert {name: each.get("EnableExecuteCommand") for name, each in services.items()} == {
+        "Ingest": None,
+        "Serve": True,
+    }
+    page = services["Serve"]
+    assert page["DesiredCount"] == 1
+    assert "LoadBalancers" not in page
+    assert page["NetworkConfiguration"] == services["Ingest"]["NetworkConfiguration"]
+    tasks = resources(prod, "AWS::ECS::TaskDefinition").values()
+    containers = {each["Name"]: each for task in tasks for each in task["Properties"]["ContainerDefinitions"]}
+    assert [name for name, each in containers.items() if not each["ReadonlyRootFilesystem"]] == ["serve"]
+    assert containers["serve"]["Command"] == ["lithify", "serve"]  # on 127.0.0.1, of its task
 
 
 def test_the_dashboard_has_a_graph_for_each_question_of_an_operator(template: Template) -> None:

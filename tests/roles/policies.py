@@ -197,6 +197,8 @@ def _holds(operator: str, key: str, wanted: list[str], context: Mapping[str, str
         return (found is None) is (wanted == ["true"])
     if operator == "StringLikeIfExists":
         return found is None or any(_matches(found, each) for each in wanted)
+    if operator == "BoolIfExists":
+        return found is None or found in wanted
     if operator == "StringNotEquals":
         return found not in wanted
     if operator == "NumericLessThan":
