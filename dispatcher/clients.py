@@ -38,6 +38,7 @@ OPTIONS_FROM_ENVIRONMENT = (
     "dead_letter_queue_url",
     "default_policy",
     "endpoint_url",
+    "events_queue_url",
     "lake",
     "price_file",
     "queue_url",

@@ -25,12 +25,13 @@ from compactor.storage.keys import encode_partition
 from dispatcher.operations.table_lag import TableLag
 from dispatcher.records.liveness import LastSignal
 from dispatcher.web import iceberg_rest
+from dispatcher.web.charts import dots_of
 from dispatcher.web.feed import EventsFeed
 from dispatcher.web.iceberg_rest import IcebergRestCatalog
 from dispatcher.web.readings import Readings, refused_as_missing
 from dispatcher.web.rendering import PAGES, Renderer, dead_letters_of
 from dispatcher.web.shared import Reading
-from dispatcher.web.table_readings import OneTable
+from dispatcher.web.table_readings import OneTable, privacy_waits
 from dispatcher.web.troubles import troubles_of
 
 CATALOG = "/iceberg"
@@ -177,17 +178,21 @@ def _add_pages(app: FastAPI, renderer: Renderer) -> None:
 # ----------------------------------------------------------------------------------------------------------------- API
 
 
-def _add_api(app: FastAPI, readings: Readings, feed: EventsFeed | None) -> None:
-    missing: dict[int | str, dict[str, Any]] = {
-        404: {"description": "nothing has this id", "content": {"application/json": {}}},
-        503: {"description": "the store does not answer", "content": {"application/json": {}}},
-    }
-    guarded: dict[int | str, dict[str, Any]] = {
-        each: {"description": what, "content": {"application/json": {}}}
-        for each, what in ((400, "it cannot be asked like this"), (401, "no token"), (403, "another host"))
-    }
+_OVERVIEW: dict[int | str, dict[str, Any]] = {
+    each: {"description": what, "content": {"application/json": {}}}
+    for each, what in (
+        (400, "it cannot be asked like this"),
+        (401, "no token"),
+        (403, "another host"),
+        (503, "the store does not answer"),
+    )
+}
+_ONE = {**_OVERVIEW, 404: {**_OVERVIEW[503], "description": "nothing has this id"}}
+"""Answers beside 200 that are described, of a list and of one thing."""
 
-    @app.get("/api/v1/now", responses={**guarded, 503: missing[503]})
+
+def _add_api(app: FastAPI, readings: Readings, feed: EventsFeed | None) -> None:
+    @app.get("/api/v1/now", responses=_OVERVIEW)
     def now() -> dict[str, Any]:
         """Open job runs and the last ones that have ended, pauses, signs of life, and what is wrong, by urgency."""
         reading = readings.now()
@@ -206,23 +211,28 @@ def _add_api(app: FastAPI, readings: Readings, feed: EventsFeed | None) -> None:
             },
         )
 
-    @app.get("/api/v1/job_runs", responses={**guarded, 503: missing[503]})
+    @app.get("/api/v1/job_runs", responses=_OVERVIEW)
     def job_runs() -> dict[str, Any]:
         """Job runs: open ones, then those that have ended, the latest first."""
         reading = readings.history()
         views = [*readings.now().value.open_job_runs, *reading.value]
         return _as_read(reading, {"job_runs": [each.model_dump(mode="json", exclude={"sessions"}) for each in views]})
 
-    @app.get("/api/v1/job_runs/{job_run_id:path}", responses={**guarded, **missing})
+    @app.get("/api/v1/job_runs/{job_run_id:path}", responses=_ONE)
     def job_run(job_run_id: str) -> dict[str, Any]:
-        """A job run with its sessions, as `lithify status JOB_RUN_ID --output json`; its events and its result."""
+        """A job run with its sessions, as `lithify status JOB_RUN_ID --output json`; attempts, rounds and plans of
+        these, its events and its result."""
         reading = readings.job_run(job_run_id)
         run, result = reading.value, reading.value.result
-        events = [each.event.model_dump(mode="json") for each in run.events]
-        answer = None if result is None else result.model_dump(mode="json")
-        return _as_read(reading, {**run.view.model_dump(mode="json"), "events": events, "result": answer})
+        shown = {
+            "courses": {session_id: asdict(course) for session_id, course in run.courses.items()},
+            "plans": [{"partition": name, **plan.model_dump(mode="json")} for name, plan in run.plans],
+            "events": [each.event.model_dump(mode="json") for each in run.events],
+            "result": None if result is None else result.model_dump(mode="json"),
+        }
+        return _as_read(reading, {**run.view.model_dump(mode="json"), **shown})
 
-    @app.get("/api/v1/dead_letters", responses={**guarded, 503: missing[503]})
+    @app.get("/api/v1/dead_letters", responses=_OVERVIEW)
     def dead_letters() -> dict[str, Any]:
         """Documents that were rejected, the latest first, and whether one of their id was accepted later."""
         reading = readings.history()
@@ -232,13 +242,25 @@ def _add_api(app: FastAPI, readings: Readings, feed: EventsFeed | None) -> None:
         ]
         return _as_read(reading, {"dead_letters": letters})
 
-    @app.get("/api/v1/money", responses={**guarded, 503: missing[503]})
+    @app.get("/api/v1/money", responses=_OVERVIEW)
     def money() -> dict[str, Any]:
         """Dollars by day (UTC) and table of the job runs that ended in the last 30 days, the latest day first."""
         reading = readings.money()
         return _as_read(reading, {"days": [asdict(each) for each in reading.value], "usd_per_day_max": readings.caps})
 
-    @app.get("/api/v1/tables", responses={**guarded, 503: missing[503]})
+    @app.get("/api/v1/prediction", responses=_OVERVIEW)
+    def prediction() -> dict[str, Any]:
+        """Seconds taken and expected of job runs that succeeded lately. `times`: without pauses; a miss is above 1."""
+        reading = readings.history()
+        names = {"job_run_id", "table", "seconds", "paused_seconds", "expected_sla"}
+        dots = [{**dot.view.model_dump(include=names), "times": dot.times} for dot in dots_of(reading.value)]
+        return _as_read(reading, {"job_runs": dots})
+
+    _add_api_of_tables(app, readings)
+
+
+def _add_api_of_tables(app: FastAPI, readings: Readings) -> None:
+    @app.get("/api/v1/tables", responses=_OVERVIEW)
     def tables() -> dict[str, Any]:
         """Tables, the one that is most behind its bound first."""
         reading = readings.tables()
@@ -246,25 +268,32 @@ def _add_api(app: FastAPI, readings: Readings, feed: EventsFeed | None) -> None:
         found = {"tables": [_table(each) for each in value.lags], "unread": [asdict(each) for each in value.unread]}
         return _as_read(reading, found)
 
-    @app.get("/api/v1/tables/{table_id:path}/lag", responses={**guarded, **missing})
+    @app.get("/api/v1/tables/{table_id:path}/lag", responses=_ONE)
     def lag(table_id: str) -> dict[str, Any]:
         """The most lag of each hour of the last 30 days, as a keeper has sampled it."""
         readings.table(table_id)
         reading = readings.lag_hours(table_id)
         return _as_read(reading, {"table_id": table_id, "hours": [asdict(each) for each in reading.value]})
 
-    @app.get("/api/v1/tables/{table_id:path}/log", responses={**guarded, **missing})
+    @app.get("/api/v1/tables/{table_id:path}/log", responses=_ONE)
     def table_log(table_id: str, partition: str = UNPARTITIONED, before: int | None = None) -> dict[str, Any]:
         """Entries of a stream's log, the latest first: those below the number `before`, or the newest."""
         reading = readings.table_log(table_id, partition, before)
         return _as_read(reading, asdict(reading.value))
 
-    @app.get("/api/v1/tables/{table_id:path}", responses={**guarded, **missing})
+    @app.get("/api/v1/tables/{table_id:path}", responses=_ONE)
     def table(table_id: str) -> dict[str, Any]:
-        """How far it is behind, its streams, those that are most behind first, and the keeper's last decisions."""
+        """How far it is behind, its streams, those that are most behind first, the keeper's last decisions, what a
+        privacy delete still waits for, and its properties, of which `compact_when` is its policy."""
         reading = readings.table(table_id)
-        one, decisions = reading.value, readings.decisions(table_id).value
-        return _as_read(reading, {**_table(one.lag), "streams": _streams(one), "decisions": decisions})
+        one = reading.value
+        shown = {
+            "streams": _streams(one),
+            "decisions": readings.decisions(table_id).value,
+            "privacy_waits": [asdict(each) for each in privacy_waits(one.lag, one.table, readings.commands)],
+            "properties": one.table.properties.model_dump(mode="json", exclude_defaults=True),
+        }
+        return _as_read(reading, {**_table(one.lag), **shown})
 
 
 def _as_read(reading: Reading[Any], value: Mapping[str, Any]) -> dict[str, Any]:
@@ -286,18 +315,10 @@ def _signal(signal: LastSignal) -> dict[str, Any]:
 
 def _streams(table: OneTable) -> list[dict[str, Any]]:
     at_ms = table.lag.at_ms
+    names = ("pending_deltas", "pending_rows", "files", "file_bytes", "small_files", "rows", "dead_rows")
     return [
-        {
-            "partition": each.partition,
-            "lag_seconds": each.figures.lag_seconds(at_ms),
-            "pending_deltas": each.figures.pending_deltas,
-            "pending_rows": each.figures.pending_rows,
-            "files": each.figures.files,
-            "file_bytes": each.figures.file_bytes,
-            "small_files": each.figures.small_files,
-            "rows": each.figures.rows,
-            "dead_rows": each.figures.dead_rows,
-        }
+        {"partition": each.partition, "lag_seconds": each.figures.lag_seconds(at_ms)}
+        | {name: getattr(each.figures, name) for name in names}
         for each in table.streams
     ]
 
@@ -309,10 +330,7 @@ def _table(lag: TableLag) -> dict[str, Any]:
         "partitions": lag.partitions,
         "lag_seconds": lag.lag_seconds,
         "lag_bound_seconds": lag.bound_seconds,
-        "pending_rows": figures.pending_rows,
-        "pending_bytes": figures.pending_bytes,
-        "small_files": figures.small_files,
-        "dead_rows": figures.dead_rows,
+        **{name: getattr(figures, name) for name in ("pending_rows", "pending_bytes", "small_files", "dead_rows")},
         "published_lag_seconds": figures.published_lag_seconds(lag.at_ms) if lag.is_published else None,
     }
 

@@ -49,6 +49,7 @@ PAGES: Mapping[str, str] = {
 MISSES_SHOWN = 20
 _FOLDER = Path(__file__).parent
 _QUOTED = re.compile("`([^`]+)`")
+_LINK = re.compile(' href="/[^"]*"')
 
 
 ValueT = TypeVar("ValueT")
@@ -120,8 +121,8 @@ class Renderer:
         return self._render("table_log", self._readings.table_log(table_id, partition, before))
 
     def snapshot(self) -> str:
-        """One page with all of them, for a ticket or a mail: it needs nothing beside it."""
-        parts = [(name, self._part(name)) for name in PAGES.values()]
+        """One page with those of the menu, for a ticket or a mail: it needs nothing beside it, and links nowhere."""
+        parts = [(name, _LINK.sub("", self._part(name))) for name in PAGES.values()]
         style = (_FOLDER / "static" / "page.css").read_text()
         now_ms = self._readings.now_ms()
         return self._environment.get_template("snapshot.html").render(parts=parts, style=style, at_ms=now_ms)

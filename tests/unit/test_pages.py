@@ -21,6 +21,7 @@ OTHERS_OPTIONS = {
     *("--build-arg", "--file", "--tag", "--username", "--password-stdin", "--region", "--topic-arn", "--protocol"),
     *("--notification-endpoint", "--attributes", "--aws-service-name", "--database-input", "--yes", "--help"),
     *("--platform", "--queue-name", "--name", "--version", "--bucket", "--notification-configuration"),
+    *("--document-name", "--family", "--parameters", "--query", "--target", "--tasks"),
 }
 """Of Docker and AWS's command line, and of `make`."""
 OF_THE_SERVICE = {"task_token", "task_token_file", "execution_arn"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -12,6 +14,9 @@ from markupsafe import escape
 
 from compactor.log.durable_log import Entry
 from compactor.model.errors import Denied, Invalid
+from dispatcher.cli.serve import serve
+from dispatcher.cli.table_places import LakePlace
+from dispatcher.main import OPTIONS_FROM_ENVIRONMENT
 from dispatcher.operations.retry import begin_retry, plan_retry
 from dispatcher.records.job_run_log import JobRunAction
 from dispatcher.records.keys import LiveIngest, PausedObject
@@ -26,6 +31,7 @@ from launcher.spark_job import ClusterReference
 from tests.fakes.dispatch_desk import TABLE
 from tests.fakes.served_page import Served
 from tests.fakes.small_cluster import Crashes, Fails, Hangs, Succeeds
+from tests.roles.policies import GOLDEN
 
 REQUESTS_AT_FIRST = 50
 """What was never read is read at once."""
@@ -345,6 +351,7 @@ def test_a_snapshot_needs_nothing_beside_it(served: Served) -> None:
     assert job_run_id in html
     assert TABLE in html
     assert "/static/" not in html
+    assert "href" not in html
     assert "<script" not in html
 
 
@@ -352,6 +359,23 @@ def test_the_api_lists_open_job_runs_before_those_that_have_ended(served: Served
     ended, opened = served.compacted(job_run_id="first"), served.desk.accept(job_run_id="second")
     listed = served.client.get("/api/v1/job_runs").json()["job_runs"]
     assert [each["job_run_id"] for each in listed] == [opened, ended]
+
+
+def test_the_api_has_what_the_pages_show_beside_the_status(served: Served) -> None:
+    job_run_id = served.compacted()
+    run = served.client.get(f"/api/v1/job_runs/{job_run_id}").json()
+    (session,) = run["sessions"]
+    (attempt,) = run["courses"][session["session_id"]]["attempts"]
+    assert (attempt["number"], attempt["ended_well"]) == (1, True)
+    assert [each["session_id"] for each in run["plans"]] == [session["session_id"]]
+    assert run["plans"][0]["arithmetic"]
+    (taken,) = served.client.get("/api/v1/prediction").json()["job_runs"]
+    assert taken["job_run_id"] == job_run_id
+    assert taken["times"] == pytest.approx(taken["seconds"] / taken["expected_sla"], rel=0.01)
+    served.desk.lake.table(TABLE).set_properties({"primary_keys": ["id"], "compact_when": "nightly"})
+    table = served.client.get(f"/api/v1/tables/{TABLE}").json()
+    assert table["properties"]["compact_when"]
+    assert table["privacy_waits"][0]["what"].startswith("Files that the last round replaced")
 
 
 def test_the_api_is_described_and_answers_as_it_is_described(served: Served) -> None:
@@ -363,6 +387,7 @@ def test_the_api_is_described_and_answers_as_it_is_described(served: Served) -> 
         "/api/v1/job_runs",
         "/api/v1/dead_letters",
         "/api/v1/money",
+        "/api/v1/prediction",
         "/api/v1/tables",
         "/api/v1/tables/{table_id}",
         "/api/v1/tables/{table_id}/lag",
@@ -374,3 +399,14 @@ def test_the_api_is_described_and_answers_as_it_is_described(served: Served) -> 
         answer = served.client.get(asked)
         assert str(answer.status_code) in operations["get"]["responses"]
         assert {"read_at_ms", "failure", "since_ms"} <= answer.json().keys()
+
+
+def test_every_variable_of_a_stages_page_is_an_option_of_serve_that_is_read() -> None:
+    """All but that of all commands. `tests/infra` holds the golden template against the stack."""
+    resources = json.loads((GOLDEN / "prod.template.json").read_text())["Resources"]
+    (task,) = (each["Properties"] for name, each in resources.items() if name == "ServeTask")
+    (container,) = task["ContainerDefinitions"]
+    given = {each["Name"].removeprefix("LITHIFY_").lower() for each in container["Environment"]}
+    options = inspect.signature(serve).parameters.keys() | inspect.signature(LakePlace).parameters.keys()
+    assert {"lake", "state", "queue_url", "dead_letter_queue_url", "events_queue_url", "region"} < given
+    assert given - {"log_format"} <= options & set(OPTIONS_FROM_ENVIRONMENT)
