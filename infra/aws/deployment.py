@@ -172,6 +172,8 @@ class StackInAccount:
         with translated("what runs cannot be stopped"):
             for each in self._running(workflow):
                 workflows.stop_execution(executionArn=each["executionArn"], cause="the stack is deleted")
+            for service in containers.list_services(cluster=cluster)["serviceArns"]:  # they would start tasks anew
+                containers.update_service(cluster=cluster, service=service, desiredCount=0)
             while tasks := containers.list_tasks(cluster=cluster, desiredStatus="RUNNING")["taskArns"]:
                 for task in set(tasks) - stopped:
                     containers.stop_task(cluster=cluster, task=task, reason="the stack is deleted")

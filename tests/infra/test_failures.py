@@ -94,3 +94,24 @@ def test_events_that_cannot_be_read_do_not_hide_the_failure(cloudformation: tupl
     client, _ = cloudformation
     with pytest.raises(Unavailable, match="is UPDATE_ROLLBACK_COMPLETE: its events cannot be read"):
         StackInAccount(NAME, lambda _: client, SystemClock(), poll_seconds=0.0).execute(ChangePlan("change"))
+
+
+def test_a_service_starts_no_task_anew_while_everything_is_stopped() -> None:
+    clients = {
+        name: boto3.client(name, region_name="us-east-1", aws_access_key_id="none", aws_secret_access_key="none")
+        for name in ("stepfunctions", "ecs", "cloudformation")
+    }
+    here = "arn:aws:ecs:us-east-1:123456789012"
+    service, task = f"{here}:service/lithify-dev/Ingest", f"{here}:task/lithify-dev/one"
+    with Stubber(clients["stepfunctions"]) as workflows, Stubber(clients["ecs"]) as containers:
+        workflows.add_response("list_executions", {"executions": []})
+        containers.add_response("list_services", {"serviceArns": [service]})
+        none = {"cluster": "lithify-dev", "service": service, "desiredCount": 0}
+        containers.add_response("update_service", {}, none)
+        containers.add_response("list_tasks", {"taskArns": [task]})
+        stopped = {"cluster": "lithify-dev", "task": task, "reason": "the stack is deleted"}
+        containers.add_response("stop_task", {}, stopped)
+        containers.add_response("list_tasks", {"taskArns": []})
+        stack = StackInAccount(NAME, clients.__getitem__, SystemClock(), poll_seconds=0.0)
+        assert stack.stop_everything("arn:aws:states:us-east-1:123456789012:stateMachine:w", "lithify-dev") == 1
+        containers.assert_no_pending_responses()
