@@ -12,7 +12,7 @@ stopped for an hour in the middle of a request: it is deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -77,15 +77,6 @@ def close_lag_days(store: ObjectStore, before_day: str) -> list[str]:
         if failed:
             raise Unavailable(f"{len(failed)} of {counted(len(keys), 'object')}: {next(iter(failed.values()))}")
     return due
-
-
-def read_samples(store: ObjectStore, day: str) -> Iterator[LagSample]:
-    """All samples of a day, in the order of their times."""
-    whole = _read(store, LagDay(day).key)
-    keys = [] if whole is not None else [entry.key for entry in store.list(f"{LagMinutesOfDay(day).key}/")]
-    for table in [whole] if whole is not None else run_concurrently(store.location, partial(_read, store), keys):
-        for batch in [] if table is None else table.to_batches():
-            yield from (each for each in _SAMPLE.to_values(batch.to_struct_array()) if each is not None)
 
 
 def last_sampled(store: ObjectStore, since_ms: int) -> dict[str, int]:

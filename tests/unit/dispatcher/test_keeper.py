@@ -21,13 +21,13 @@ from dispatcher.operations.lag_board import KEEPER_TROUBLES
 from dispatcher.operations.table_lag import TABLE_LAG, TABLE_PUBLISHED_LAG
 from dispatcher.records.history import day_of
 from dispatcher.records.keys import PausedObject
-from dispatcher.records.lag_samples import read_samples
 from dispatcher.scheduling.lease_log import LeaseState
 from dispatcher.scheduling.limits import Limits, LimitScope, SharedLimits
 from launcher.sizing.cluster_choice import ClusterRoom
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.memory_sink import MemorySink
 from tests.keeper_world import ORDERS, KeeperWorld
+from tests.unit.dispatcher.lag_samples_kept import read_samples
 
 MINUTE = 60.0
 

@@ -16,11 +16,12 @@ from dispatcher.operations.metrics import prometheus_text
 from dispatcher.operations.table_lag import TABLES_SHOWN, TableLag, most_behind_first, table_gauges
 from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
 from dispatcher.records.job_run_store import JobRunStore
-from dispatcher.records.lag_samples import close_lag_days, read_samples
+from dispatcher.records.lag_samples import close_lag_days
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
 from tests.pages.sources import blocks
+from tests.unit.dispatcher.lag_samples_kept import read_samples
 
 NOON_MS = 1_760_011_200_000 - 1_760_011_200_000 % 86_400_000 + 12 * 3_600_000
 DAY_SECONDS = 86_400
