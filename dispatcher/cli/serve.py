@@ -69,7 +69,7 @@ def serve(
         from dispatcher.web.app import Doors, create_app
         from dispatcher.web.feed import PAUSE_SECONDS, EventsFeed
         from dispatcher.web.iceberg_rest import IcebergRestCatalog
-        from dispatcher.web.readings import Readings
+        from dispatcher.web.readings import PATIENCE_SECONDS, Readings
         from dispatcher.web.rendering import Renderer
     except ImportError as error:
         raise Invalid(f"the page needs {error.name}: pip install 'lithify[serve]'") from error
@@ -83,7 +83,8 @@ def serve(
         return None if address is None else dependencies.clients.queue(address)
 
     queue = queue_at(queue_url, dead_letter_queue_url)
-    readings = Readings(records, catalog, dependencies.clock, queue, None if limits is None else read_limits(limits))
+    caps = None if limits is None else read_limits(limits)
+    readings = Readings(records, catalog, dependencies.clock, queue, caps, PATIENCE_SECONDS)
     if snapshot is not None:
         snapshot.write_text(Renderer(readings).snapshot())
         typer.echo(f"{snapshot} is a page of its own.")
@@ -120,7 +121,8 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), backlog=128)
     except OSError as error:
-        raise Invalid(f"--port {port} cannot be used on {host}: {error.strerror}") from error
+        reason = str(error.strerror).partition(" (")[0]
+        raise Invalid(f"--port {port} cannot be used on {host}: {reason}; 0 takes one that is free") from error
 
 
 def _token(file: Path | None) -> str | None:

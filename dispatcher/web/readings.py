@@ -44,6 +44,9 @@ from dispatcher.web.table_readings import LagHistory, LogPage, OneTable, Tables,
 STATE_REQUESTS_A_SECOND, LAKE_REQUESTS_A_SECOND = 1.4, 0.6
 """What the page costs at most, on average: two requests a second. Many tables do not make what runs now old."""
 
+PATIENCE_SECONDS = 0.1
+"""Of who looks again: what takes longer to read is shown at the next look."""
+
 ENDED_SHOWN = 50
 ENDED_OF_HISTORY = 500
 
@@ -174,14 +177,16 @@ class Readings:
         clock: Clock,
         queue: Queue | None = None,
         limits: Limits | None = None,
+        patience_seconds: float | None = None,
     ) -> None:
-        """`queue`: of instructions, whose messages are counted. `limits`: those of the dispatchers, if known."""
+        """`queue`: of instructions, whose messages are counted. `limits`: those of the dispatchers, if known.
+        `patience_seconds`: of who looks again."""
         limits = Limits() if limits is None else limits
         caps = {"all tables": limits.all, "a table": limits.table, "a dispatcher": limits.dispatcher}
         self.caps = {name: each.usd_per_day for name, each in caps.items() if each.usd_per_day is not None}
         self.commands = Commands(state.location.root_uri, lake.location.root_uri, None if queue is None else queue.name)
-        self._state = SharedReadings(state, STATE_REQUESTS_A_SECOND, clock)
-        self._of_lake = SharedReadings(lake.store, LAKE_REQUESTS_A_SECOND, clock)
+        self._state = SharedReadings(state, STATE_REQUESTS_A_SECOND, clock, patience_seconds)
+        self._of_lake = SharedReadings(lake.store, LAKE_REQUESTS_A_SECOND, clock, patience_seconds)
         self._records = JobRunStore(self._state.store, clock)
         self._lake = DeltaCatalog(self._of_lake.store, clock)
         self._clock = clock

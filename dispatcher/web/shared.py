@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Generic, TypeVar
@@ -151,6 +152,10 @@ class CountedStore:
 SECONDS_MIN = 2.0
 """A reading is as new as this, if it takes few requests."""
 
+WATCHED_SECONDS = 60.0
+"""Who looks at what nobody has looked at for so long waits until it is read."""
+
+READERS = 4
 READINGS_KEPT = 256
 
 ENTRIES_MAX = 400
@@ -188,11 +193,14 @@ class Reading(Generic[ValueT]):
 
 @dataclass
 class _Kept:
-    """A reading that is shared. `until_seconds`: by the clock of this process. `has_changed`: an event says so."""
+    """A reading that is shared. `until_seconds`, `asked_seconds`: by the clock of this process; the latter of the last
+    look at it. `beside`: it is read for who does not wait. `has_changed`: an event says so."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     reading: Reading[Any] | None = None
     until_seconds: float = 0.0
+    asked_seconds: float = 0.0
+    beside: Future[Reading[Any]] | None = None
     has_changed: bool = False
 
 
@@ -204,9 +212,16 @@ class SharedReadings:
     pay for it.
     """
 
-    def __init__(self, store: ObjectStore, requests_a_second: float, clock: Clock) -> None:
-        """`requests_a_second`: on average, however many viewers there are."""
+    def __init__(
+        self, store: ObjectStore, requests_a_second: float, clock: Clock, patience_seconds: float | None = None
+    ) -> None:
+        """
+        requests_a_second  on average, however many viewers there are
+        patience_seconds   after which who looks again gets what there is, while it is read; None: everybody waits
+        """
         self.store = CountedStore(store)
+        self._patience_seconds = patience_seconds
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reading")
         self._requests_a_second = requests_a_second
         self._clock = clock
         self._lock = threading.Lock()
@@ -217,6 +232,17 @@ class SharedReadings:
     def of(self, name: str, read: Callable[[], ValueT], rank: Rank = Rank.OVERVIEW) -> Reading[ValueT]:
         """Raises what `read` raises, if it was never read, or if what is read is gone."""
         kept = self._place(name)
+        now_seconds = self._clock.monotonic_seconds()
+        is_watched, kept.asked_seconds = now_seconds - kept.asked_seconds < WATCHED_SECONDS, now_seconds
+        before = kept.reading
+        if before is None or self._patience_seconds is None or not is_watched:
+            return self._newest(kept, read, rank)
+        if (kept.beside is not None and not kept.beside.done()) or self._payer(kept, rank) is None:
+            return before
+        kept.beside = beside = self._readers.submit(self._newest, kept, read, rank)
+        return beside.result() if wait((beside,), self._patience_seconds).done else before
+
+    def _newest(self, kept: _Kept, read: Callable[[], ValueT], rank: Rank) -> Reading[ValueT]:
         with kept.lock:
             before = kept.reading
             paid_by = self._payer(kept, rank)

@@ -24,7 +24,7 @@ from compactor.storage.object_store import ObjectEntry
 from dispatcher.cli.serve import bounded_memory
 from dispatcher.web.app import Doors, create_app
 from dispatcher.web.iceberg_rest import IcebergRestCatalog
-from dispatcher.web.readings import Readings
+from dispatcher.web.readings import PATIENCE_SECONDS, Readings
 
 DELAY_SECONDS = 0.03
 
@@ -66,7 +66,7 @@ class FarStore(LocalStore):
 def serve(folder: Path, port: int) -> None:
     state, lake = (FarStore(parse_location(str(folder / name))) for name in ("state", "lake"))
     clock = SystemClock()
-    readings = Readings(state, DeltaCatalog(lake, clock), clock)
+    readings = Readings(state, DeltaCatalog(lake, clock), clock, patience_seconds=PATIENCE_SECONDS)
     catalog = IcebergRestCatalog([PublishedLake(lake, clock, "lake")])
     app: FastAPI = create_app(readings, catalog, Doors([f"127.0.0.1:{port}"]))
     app.add_api_route("/static-requests", lambda: FarStore.requests)

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import linear_regression, median
 
@@ -133,6 +133,7 @@ class Measured:
     first_requests  of the first reading of every page, which the rate pays for before anything is read again
     memory_mib      at the begin, and at the end of each minute
     ages_seconds    how old what runs now was when a viewer looked: the median, and the most
+    looks           of all viewers, the one that waited longest for its first byte last
     """
 
     cold: dict[str, Answer]
@@ -141,6 +142,7 @@ class Measured:
     requests_a_second: float
     memory_mib: tuple[float, ...]
     ages_seconds: tuple[float, float]
+    looks: Sequence[Answer]
 
     @property
     def growth_mib_an_hour(self) -> float:
@@ -162,7 +164,10 @@ def measure(folder: Path, minutes: float) -> Measured:
         before, begun = _requests(port), time.perf_counter()
         until = begun + minutes * 60
         memory, ages = [process.memory_info().rss / 2**20], []
-        viewers = [threading.Thread(target=_view, args=(port, paths, number, until)) for number in range(VIEWERS)]
+        looks = list[Answer]()
+        viewers = [
+            threading.Thread(target=_view, args=(port, paths, number, until, looks)) for number in range(VIEWERS)
+        ]
         for each in viewers:
             each.start()
         while (left := until - time.perf_counter()) > 0:
@@ -173,15 +178,17 @@ def measure(folder: Path, minutes: float) -> Measured:
         for each in viewers:
             each.join()
         rate = (_requests(port) - before) / (time.perf_counter() - begun)
-    return Measured(cold, warm, before, rate, tuple(memory), (median(ages), max(ages)))
+    looks.sort(key=lambda each: each.first_byte_seconds)
+    return Measured(cold, warm, before, rate, tuple(memory), (median(ages), max(ages)), looks)
 
 
-def _view(port: int, paths: Sequence[str], number: int, until: float) -> None:
+def _view(port: int, paths: Sequence[str], number: int, until: float, looks: list[Answer]) -> None:
     turn = number
     time.sleep(number * LOOK_SECONDS / VIEWERS)
     while time.perf_counter() < until:
         answer = ask(port, paths[turn % len(paths)])
         assert answer.status == 200, answer.body
+        looks.append(replace(answer, body=b""))
         turn += 1
         time.sleep(LOOK_SECONDS)
 
@@ -208,11 +215,19 @@ def section(measured: Measured, minutes: float, load: float) -> Section:
         f"{VIEWERS} viewers for {minutes:g} minutes: {measured.requests_a_second:.2f} requests a second to the store "
         f"(goal {REQUESTS_A_SECOND_MAX:g}), after {measured.first_requests} for the first reading of every page, which "
         f"overviews pay for; what runs now was {middle_age:.0f} s old (median), {most_age:.0f} at most. "
+        f"Of {len(measured.looks):,} looks, first byte: {_milliseconds(measured.looks)}. "
         f"Memory {memory[0]:.0f} MiB, {memory[len(memory) // 2]:.0f} in the middle, {memory[-1]:.0f} at the end, "
         f"{max(memory):.0f} at most (goal: flat, at most {MEMORY_MIB_MAX:.0f}); over the second half it grows by "
         f"{measured.growth_mib_an_hour:.1f} MiB an hour."
     )
     return "The page", "\n\n".join((scene, table, viewers))
+
+
+def _milliseconds(looks: Sequence[Answer]) -> str:
+    def of(share: float) -> str:
+        return f"{looks[int(share * (len(looks) - 1))].first_byte_seconds * 1000:,.0f}"
+
+    return f"{of(0.5)} ms (median), {of(0.99)} of 99 %, {of(1.0)} at most"
 
 
 def main(arguments: Sequence[str]) -> None:

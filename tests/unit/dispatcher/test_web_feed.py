@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -15,11 +16,19 @@ from dispatcher.web.app import Doors, create_app
 from dispatcher.web.feed import Changed, EventsFeed, changed_by
 from dispatcher.web.iceberg_rest import IcebergRestCatalog
 from dispatcher.web.rendering import Renderer
-from dispatcher.web.shared import KEPT_OBJECT_BYTES_MAX, RATE_SHARES, CountedStore, Rank, SharedReadings
+from dispatcher.web.shared import (
+    KEPT_OBJECT_BYTES_MAX,
+    RATE_SHARES,
+    WATCHED_SECONDS,
+    CountedStore,
+    Rank,
+    SharedReadings,
+)
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_queue import MemoryQueue
 from tests.fakes.memory_store import MemoryStore
 from tests.fakes.served_page import HOST, Served
+from tests.waiting import wait_until
 
 EVENT = {"specversion": "1.0", "jobrunid": "one", "table": "A.T.V1", "type": "lithify.job_run.succeeded.v1"}
 RATE = 1.0
@@ -173,6 +182,30 @@ def test_whatever_is_looked_at_and_whatever_events_say_the_rate_of_requests_hold
     assert costly.shared.store.requests - before <= seconds * RATE + 9
     for name, (requests, rank) in looks.items():
         assert costly.counts[name] * requests >= 0.8 * seconds * RATE * RATE_SHARES[rank], name
+
+
+def test_who_keeps_looking_does_not_wait_for_the_store_and_who_comes_back_does() -> None:
+    clock, answers, counts = ManualClock(), threading.Event(), list[int]()
+    shared = SharedReadings(MemoryStore(clock), RATE, clock, patience_seconds=0.0)
+
+    def read() -> int:
+        assert answers.wait(60)
+        counts.append(len(counts) + 1)
+        return counts[-1]
+
+    def look() -> int:
+        return shared.of("now", read, Rank.OPEN_NOW).value
+
+    answers.set()
+    assert look() == 1
+    clock.sleep(10.0)
+    answers.clear()
+    assert [look(), look(), look()] == [1, 1, 1]
+    answers.set()
+    wait_until(lambda: look() == 2)
+    clock.sleep(WATCHED_SECONDS)
+    assert look() == 3
+    assert counts == [1, 2, 3]
 
 
 def test_a_reading_that_nobody_else_is_beside_has_all_requests() -> None:
