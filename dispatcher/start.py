@@ -1,5 +1,5 @@
 """The entry of the `lithify` command, whose signals are handled before everything else is imported: Ctrl-C is one
-sentence, and a service that is asked to end does so in order, with exit code 0."""
+sentence, and a service that is asked to end does so in order, with exit code 0. `lithify --version` loads no more."""
 
 from __future__ import annotations
 
@@ -25,12 +25,25 @@ def main(settings: DispatcherSettings | None = None) -> None:
         signal.signal(signal.SIGINT, _interrupt)
     gc.disable()  # what modules make stays: the verb's `_command` turns it on
     try:
+        if sys.argv[1:] in (["--version"], ["-V"]) and _said_version():
+            return
         from dispatcher.main import main as command
 
         command(stops, settings)
     except KeyboardInterrupt:
         sys.stderr.write("lithify: interrupted\n")
         sys.exit(EXIT_INTERRUPTED)
+
+
+def _said_version() -> bool:
+    """False: standard output cannot be written. The command itself explains why."""
+    from compactor.model.machine import this_release
+
+    try:
+        print(f"lithify {this_release()}", flush=True)  # noqa: T201  (which allows that it is closed: `lithify ... >&-`)
+    except OSError:
+        return False
+    return True
 
 
 def _interrupt(*_: object) -> None:

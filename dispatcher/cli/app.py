@@ -15,6 +15,7 @@ from typer.main import get_command
 
 from compactor.model.errors import EXIT_INVALID
 from compactor.model.machine import this_release
+from dispatcher.cli.output import write_lines
 
 VERBS = {
     "demo": "demo:demo",
@@ -206,5 +207,5 @@ def lithify(
 ) -> None:
     """Compacts data lake tables: applies every upsert and delete through a durable primary key index, on Spark."""
     if version:
-        typer.echo(f"lithify {this_release()}")
+        write_lines([f"lithify {this_release()}"])
         raise typer.Exit

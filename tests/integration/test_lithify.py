@@ -49,9 +49,20 @@ def test_it_lists_every_name_and_has_no_other() -> None:
         lithify.lake  # noqa: B018
 
 
-def test_it_is_the_command(capfd: pytest.CaptureFixture[str]) -> None:
-    subprocess.run([sys.executable, "-m", "lithify", "--version"], cwd=REPOSITORY, check=True)
-    assert capfd.readouterr().out == f"lithify {lithify.__version__}\n"
+def test_it_is_the_command_whose_version_loads_neither_verbs_nor_libraries() -> None:
+    started = [sys.executable, "-X", "importtime", "-m", "lithify", "--version"]
+    done = subprocess.run(started, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert done.stdout == f"lithify {lithify.__version__}\n"
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "dispatcher.stops" in loaded
+    assert not loaded & {"dispatcher.main", "typer", "pydantic", "pydantic_core", "numpy", "pyarrow", "rich", "boto3"}
+
+
+def test_a_version_that_cannot_be_written_is_one_sentence() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([LITHIFY, "--version"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith("lithify: the answer cannot be written to standard output: No space left")
 
 
 def test_a_verb_loads_what_it_needs_and_no_kernels(tmp_path: Path) -> None:
