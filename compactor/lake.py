@@ -6,8 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from compactor.catalog import tables
 from compactor.catalog.definition import TableDefinition
 from compactor.catalog.delta_writer import DELTAS_MAX, SECONDS, SIZE_BYTES_MAX, DeltaWriter, WriterLimits
@@ -30,6 +28,7 @@ from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     from compactor.catalog.delta_files import DeltaSource

@@ -28,7 +28,7 @@ from compactor.catalog.actions import DeltaAdded, SessionPlanAnnounced, SkippedP
 from compactor.catalog.delta_sequence import DeltaSequence
 from compactor.catalog.retired import RefusedIds, RetiredDeltas
 from compactor.catalog.snapshot import CompactedStream, Reset, RetractedDelta, SourceStream, StreamSnapshot, TakenBy
-from compactor.log.checkpoints import Described, GrowingSeries, ReplacedRows, SharedCheckpoint
+from compactor.log.checkpoints import Described, GrowingSeries, ReplacedRows
 from compactor.log.columns import RecordCodec
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt
@@ -212,6 +212,3 @@ def _kind(table: pa.Table, name: str) -> pa.Array:
 
 def _present(values: list[ValueT | None]) -> list[ValueT]:
     return [value for value in values if value is not None]
-
-
-CHECKPOINT: SharedCheckpoint[StreamSnapshot] = SharedCheckpoint(describe, restore)

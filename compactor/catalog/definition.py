@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, assert_never
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Literal, assert_never
 
-import pyarrow as pa
 from pydantic import Field, TypeAdapter
 
 from compactor.catalog.keys import TableFolder
@@ -19,9 +19,10 @@ from compactor.log.durable_log import LogFormat
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Invalid
 from compactor.model.names import TableId, is_unicode
-from compactor.schemas.nesting import deep_columns
-from compactor.schemas.unify import parse_schema, plain_schema, render_schema
 from compactor.storage.location import StoreLocation
+
+if TYPE_CHECKING:  # a table without a declared schema is known without it
+    import pyarrow as pa
 
 _GLUE_NAME_MAX = 200
 """Longest id of a table that Glue accepts: it takes 255 characters, with what is added to an id."""
@@ -59,27 +60,40 @@ TableAction = Annotated[TableCreated | TablePropertiesSet | TableDropped, Field(
 class TableDefinition:
     """The fold of a definition log.
 
-    schema         the declared schema; files may have fewer columns (the missing ones are null) or, if the property
-                   `schema_growth` allows it, more
+    arrow_schema   the declared schema, as text
     dropped_at_ms  None: the table is not dropped
     """
 
     table_id: str
     partition_keys: tuple[str, ...]
-    schema: pa.Schema | None
+    arrow_schema: str | None
     properties: TableProperties = NO_PROPERTIES
     dropped_at_ms: int | None = None
 
+    @cached_property
+    def schema(self) -> pa.Schema | None:
+        """The declared schema; files may have fewer columns (the missing ones are null) or, if the property
+        `schema_growth` allows it, more."""
+        if self.arrow_schema is None:
+            return None
+        import pyarrow as pa
+
+        from compactor.schemas.unify import parse_schema
+
+        try:
+            return parse_schema(self.arrow_schema)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise Corrupt(f"the schema of table {self.table_id} cannot be read: {error}") from error
+
     def as_actions(self) -> Sequence[TableAction]:
-        schema = None if self.schema is None else render_schema(self.schema)
-        created = TableCreated(table_id=self.table_id, partition_keys=self.partition_keys, arrow_schema=schema)
+        created = TableCreated.from_facts(self)
         given = self.properties != NO_PROPERTIES
         return [created, TablePropertiesSet(properties=self.properties)] if given else [created]
 
     def as_new(self) -> TableDefinition:
         """The definition of a table that is created now: a schema that is declared is a contract, unless its creator
         says otherwise. Tables that were created before have what they were created with."""
-        if self.schema is None or "schema_growth" in self.properties.model_fields_set:
+        if self.arrow_schema is None or "schema_growth" in self.properties.model_fields_set:
             return self
         return replace(self, properties=self.properties.changed({"schema_growth": SchemaGrowth.REFUSE}))
 
@@ -110,6 +124,9 @@ def define_table(
     properties: Mapping[str, object] | None = None,
 ) -> TableDefinition:
     """The definition from a user's arguments. Raises `Invalid`, with every reason at once."""
+    from compactor.schemas.nesting import deep_columns
+    from compactor.schemas.unify import plain_schema, render_schema
+
     reasons: list[str] = []
     try:
         TableId.parse(table_id)
@@ -138,7 +155,8 @@ def define_table(
         reasons += contradictions(declared, partition_keys, plain)
     if reasons:
         raise Invalid(*reasons)
-    return TableDefinition(table_id, tuple(partition_keys), plain, declared)
+    arrow_schema = None if plain is None else render_schema(plain)
+    return TableDefinition(table_id, tuple(partition_keys), arrow_schema, declared)
 
 
 def _apply(definition: TableDefinition | None, action: TableAction) -> TableDefinition:
@@ -160,13 +178,7 @@ def _apply(definition: TableDefinition | None, action: TableAction) -> TableDefi
 def _create(definition: TableDefinition | None, action: TableCreated) -> TableDefinition:
     if definition is not None and definition.dropped_at_ms is None:
         raise Corrupt(f"table {action.table_id} is created twice")
-    schema = None
-    if action.arrow_schema is not None:
-        try:
-            schema = parse_schema(action.arrow_schema)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise Corrupt(f"the schema of table {action.table_id} cannot be read: {error}") from error
-    return TableDefinition(action.table_id, action.partition_keys, schema)
+    return TableDefinition(action.table_id, action.partition_keys, action.arrow_schema)
 
 
 def reasons_against_place(location: StoreLocation, table_id: str) -> tuple[str, ...]:

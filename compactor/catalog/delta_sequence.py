@@ -14,20 +14,21 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from operator import attrgetter
-from typing import TypeAlias, overload
-
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
+from typing import TYPE_CHECKING, TypeAlias, overload
 
 from compactor.catalog.actions import DeltaAdded
+
+if TYPE_CHECKING:  # a log without a checkpoint needs neither
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
 
 _FAN_OUT = 8
 
 _STORED_TOGETHER = 256
 """Rows of a checkpoint that are decoded together."""
 
-Decode: TypeAlias = Callable[[pa.StructArray], Sequence[DeltaAdded]]
+Decode: TypeAlias = "Callable[[pa.StructArray], Sequence[DeltaAdded]]"
 
 _position = attrgetter("position")
 
@@ -137,6 +138,8 @@ class _StoredRun(_Run):
         return int(self._positions[-1])
 
     def above(self, position: int) -> int:
+        import numpy as np
+
         return int(np.searchsorted(self._positions, position, side="right"))
 
     def part(self, start: int, end: int) -> _Run:

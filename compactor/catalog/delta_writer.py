@@ -15,13 +15,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-import pyarrow as pa
-
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
 from compactor.model.names import Operation, PartitionValues
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from compactor.catalog.delta_files import DeltaSource
     from compactor.catalog.table_appends import Delta
     from compactor.catalog.tables import Table
@@ -75,6 +75,8 @@ class _Collected:
 
     @property
     def size_bytes(self) -> int:
+        import pyarrow as pa
+
         return int(self.source.nbytes) if isinstance(self.source, pa.Table) else 0
 
 
@@ -102,6 +104,8 @@ class DeltaWriter:
         delta_id: str | None = None,
     ) -> PendingDelta:
         """Collects a delta. A record batch reader is read at once. Raises `Invalid` if no table accepts the delta."""
+        import pyarrow as pa
+
         from compactor.catalog.delta_files import open_source
 
         given = open_source(source)

@@ -10,14 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cached_property
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from compactor.catalog.actions import DeltaAdded, JoinedDelta
 from compactor.catalog.delta_sequence import object_of
 from compactor.catalog.snapshot import StreamSnapshot
 from compactor.model.errors import Invalid
 from compactor.model.names import Operation, PartitionValues
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 JOINED_BYTES_MAX = 4 * 1024**2
 """Of the rows of an append, in memory, that is joined with others. A larger one is a delta by itself."""
@@ -138,6 +140,8 @@ class Join:
 
     @property
     def rows(self) -> pa.Table:
+        import pyarrow as pa
+
         first = self.arrivals[0].rows
         return first if len(self.arrivals) == 1 else pa.concat_tables([x.rows for x in self.arrivals]).combine_chunks()
 

@@ -12,24 +12,24 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from importlib.util import find_spec
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
-import pyarrow as pa
 from pydantic import Field, ValidationError
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from compactor.catalog.compact_when import CompactWhen, contradictions_of, in_log_form
 from compactor.catalog.feed import OF_ROWS, Feed, feed_in_log_form
-from compactor.catalog.key_columns import check_declared_keys, check_given_key_names
-from compactor.catalog.partition_split import Partitioning
-from compactor.catalog.partition_transforms import BUCKET, IDENTITY, parse_transform
 from compactor.model.counts import SortKey
 from compactor.model.document import SparseDocument
 from compactor.model.errors import Invalid
 from compactor.model.names import NOT_WRITTEN, PARTITION_STREAM_POSITION, ContentType, OpenFormat, TableId
 from compactor.model.wrong_input import meant, sentences
-from compactor.schemas.open_types import OpenTable, reasons_against
 from compactor.storage.location import is_remote, lies_below
+
+if TYPE_CHECKING:  # what checks properties is loaded when some are set
+    import pyarrow as pa
+
+    from compactor.catalog.partition_split import Partitioning
 
 ROWS_PER_COMPACTED_FILE = 4_000_000
 
@@ -345,6 +345,9 @@ def _format_of(suffix: str) -> ContentType | None:
 
 def partitioning_of(partition_keys: Sequence[str], properties: TableProperties) -> Partitioning:
     """How the rows of a table find their partitions."""
+    from compactor.catalog.partition_split import Partitioning
+    from compactor.catalog.partition_transforms import parse_transform
+
     transforms = {key: parse_transform(key, text) for key, text in properties.partition_by.items()}
     return Partitioning(tuple(partition_keys), transforms, properties.default_partition)
 
@@ -352,6 +355,8 @@ def partitioning_of(partition_keys: Sequence[str], properties: TableProperties) 
 def _wrong_partitioning(
     properties: TableProperties, partition_keys: Sequence[str], schema: pa.Schema | None
 ) -> Iterator[str]:
+    from compactor.catalog.partition_transforms import BUCKET, IDENTITY, parse_transform
+
     for key, text in properties.partition_by.items():
         try:
             transform = parse_transform(key, text)
@@ -377,6 +382,8 @@ def contradictions(
     properties: TableProperties, partition_keys: Sequence[str], schema: pa.Schema | None
 ) -> Iterator[str]:
     """All contradictions between properties, or with the table's definition, one sentence each."""
+    from compactor.catalog.key_columns import check_declared_keys, check_given_key_names
+
     primary_keys, sort_keys = properties.primary_keys or (), properties.sort_keys or ()
     yield from check_given_key_names(primary_keys, sort_keys)
     if properties.primary_keys == () and sort_keys:
@@ -453,6 +460,10 @@ def _wrong_publication(
     publish = properties.publish
     if not publish:
         return
+    import pyarrow as pa
+
+    from compactor.schemas.open_types import OpenTable, reasons_against
+
     if len(set(publish)) < len(publish):
         yield f"publish names a format twice: {', '.join(publish)}"
     content_type = properties.compacted_file_content_type

@@ -14,8 +14,6 @@ from compactor.catalog.stream import PartitionStream
 from compactor.model.counts import SortKey
 from compactor.model.errors import Invalid
 from compactor.model.names import PARTITION_STREAM_POSITION, OpenFormat, PartitionValues
-from compactor.schemas.open_types import OpenTable, reasons_against
-from compactor.schemas.unify import parse_schema
 from compactor.storage.location import StoreLocation, lies_below
 
 STREAMS_CHECKED_MAX = 16
@@ -91,6 +89,9 @@ def checked_for_rows_of(source: TableDefinition, destination: TableDefinition) -
 
 def check_publishable(table: StreamsOfTable, location: StoreLocation, properties: TableProperties) -> None:
     """Raises `Invalid`, with every reason, if other engines could not read the rows that are compacted already."""
+    from compactor.schemas.open_types import OpenTable, reasons_against
+    from compactor.schemas.unify import parse_schema
+
     found = dict.fromkeys(
         (*reasons_against_location(location, table.table_id, properties), *packages_missing(properties))
     )

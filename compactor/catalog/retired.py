@@ -8,11 +8,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:  # a stream that has retired nothing needs no NumPy
+    import numpy as np
+    import numpy.typing as npt
 
-IdDigests = npt.NDArray[np.uint64]
+    IdDigests = npt.NDArray[np.uint64]
 
 IDS_REFUSED_SECONDS = 30 * 24 * 3600
 """Time for which an append with the id of a retired or dropped delta is refused, at least."""
@@ -39,12 +41,16 @@ class RefusedIds:
 
     @property
     def array(self) -> IdDigests:
+        import numpy as np
+
         return np.frombuffer(self.digests, "<u8")
 
     def __len__(self) -> int:
         return len(self.digests) // 8
 
     def __contains__(self, digest: object) -> bool:
+        import numpy as np
+
         array = self.array
         found = int(np.searchsorted(array, np.uint64(digest)))  # type: ignore[arg-type]
         return found < len(array) and int(array[found]) == digest
@@ -69,6 +75,8 @@ class RetiredDeltas:
 
     def with_more(self, position: int, delta_ids: Iterable[str], until_ms: int, at_ms: int) -> RetiredDeltas:
         """The state after more deltas were retired. Drops ids whose time of refusal ended before `at_ms`."""
+        import numpy as np
+
         new = np.sort(np.array([id_digest(delta_id) for delta_id in delta_ids], "<u8"))
         by_time = {ids.until_ms: ids for ids in self.refused if ids.until_ms >= at_ms}
         if len(new):

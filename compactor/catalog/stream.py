@@ -2,41 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pydantic import TypeAdapter
+from pydantic import JsonValue, TypeAdapter
 
 from compactor.catalog.actions import StreamAction
-from compactor.catalog.checkpoint import CHECKPOINT, FILE
 from compactor.catalog.drop_marks import DropMarks
 from compactor.catalog.keys import StreamFolder
 from compactor.catalog.news import NewsHints
 from compactor.catalog.snapshot import StreamSnapshot, apply
-from compactor.log.columns import codec_of
+from compactor.log.checkpoints import Described, SharedCheckpoint
 from compactor.log.durable_log import DurableLog, LogFormat, LogState
 from compactor.log.long_lists import LongLists
 from compactor.model.clock import Clock
-from compactor.model.files import DeletionVector, IndexFile
 from compactor.model.names import render_partition
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from compactor.log.columns import ColumnCodec
+
+
+# A short log has neither a checkpoint nor long lists: it is read without PyArrow.
+def _describe(snapshot: StreamSnapshot) -> Described:
+    from compactor.catalog import checkpoint
+
+    return checkpoint.describe(snapshot)
+
+
+def _restore(state: dict[str, JsonValue], rows: Mapping[str, pa.Table]) -> StreamSnapshot:
+    from compactor.catalog import checkpoint
+
+    return checkpoint.restore(state, rows)
+
+
+def _columns_of_lists() -> dict[str, tuple[str, ColumnCodec]]:
+    from compactor.catalog.checkpoint import FILE
+    from compactor.log.columns import codec_of
+    from compactor.model.files import DeletionVector, IndexFile
+
+    return {
+        "files": ("file", FILE),
+        "files_added": ("file", FILE),
+        "files_removed": ("file_number", codec_of(int)),
+        "index_files": ("index_file", codec_of(IndexFile)),
+        "deletion_vectors": ("deletion_vector", codec_of(DeletionVector)),
+    }
+
 
 STREAM_LOG: LogFormat[StreamSnapshot, StreamAction] = LogFormat(
     name="stream",
     action_type=TypeAdapter(StreamAction),
     initial=StreamSnapshot(),
     apply=apply,
-    checkpoint=CHECKPOINT,
+    checkpoint=SharedCheckpoint(_describe, _restore),
     keeps_entries=False,
-    long_lists=LongLists(
-        {
-            "files": ("file", FILE),
-            "files_added": ("file", FILE),
-            "files_removed": ("file_number", codec_of(int)),
-            "index_files": ("index_file", codec_of(IndexFile)),
-            "deletion_vectors": ("deletion_vector", codec_of(DeletionVector)),
-        }
-    ),
+    long_lists=LongLists(_columns_of_lists),
 )
 
 StreamLog = DurableLog[StreamSnapshot, StreamAction]

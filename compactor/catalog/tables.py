@@ -13,8 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from compactor.catalog import appending
 from compactor.catalog.definition import (
     TableAction,
@@ -32,7 +30,6 @@ from compactor.catalog.dropping import (
 )
 from compactor.catalog.keys import NAME_IN_STREAM_BYTES_MAX, DroppedTable, TableFolder
 from compactor.catalog.news import partitions_with_news
-from compactor.catalog.partition_split import Partitioning
 from compactor.catalog.properties import (
     TableProperties,
     TableState,
@@ -48,7 +45,6 @@ from compactor.catalog.property_checks import (
 )
 from compactor.catalog.snapshot import StreamSnapshot
 from compactor.catalog.stream import PartitionStream
-from compactor.catalog.stream_schema import StreamSchemas
 from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
@@ -60,16 +56,18 @@ from compactor.model.names import (
     no_such_partition,
     render_partition,
 )
-from compactor.schemas.open_types import open_schema
-from compactor.schemas.unify import parse_schema, unify_schemas
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import decode, decode_partition
 from compactor.storage.location import StoreLocation, key_bytes_max
 from compactor.storage.object_store import ObjectStore, decoded_names
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from compactor.catalog.delta_files import DeltaSource
     from compactor.catalog.joining import Arrival
+    from compactor.catalog.partition_split import Partitioning
+    from compactor.catalog.stream_schema import StreamSchemas
     from compactor.catalog.table_appends import Delta, TableAppends
 
 STREAMS_KEPT = 256
@@ -280,7 +278,6 @@ class Table:
         self._clock = clock
         self._defined_at_seconds = clock.monotonic_seconds()
         self._folder = TableFolder(definition.table_id)
-        self._schemas = StreamSchemas(definition.schema)
         self._lock = threading.Lock()
         self._streams: OrderedDict[tuple[tuple[str, str], ...], PartitionStream] = OrderedDict()
 
@@ -293,6 +290,12 @@ class Table:
         from compactor.catalog.table_appends import TableAppends  # loads what reads and writes files
 
         return TableAppends(self, self._store.location, self._schemas, self._clock)
+
+    @cached_property
+    def _schemas(self) -> StreamSchemas:
+        from compactor.catalog.stream_schema import StreamSchemas
+
+        return StreamSchemas(self.definition.schema)
 
     @property
     def table_id(self) -> str:
@@ -477,6 +480,11 @@ class Table:
 
     def known_schema(self, partitions: Sequence[PartitionValues] | None = None) -> pa.Schema:
         """The columns of the rows: declared, compacted, and of pending upserts. `partitions` None: all partitions."""
+        import pyarrow as pa
+
+        from compactor.schemas.open_types import open_schema
+        from compactor.schemas.unify import parse_schema, unify_schemas
+
         named = [] if self.schema is None else [(f"the schema of {self.table_id}", self.schema)]
         for partition in self.partitions() if partitions is None else partitions:
             stream = self.stream(partition)

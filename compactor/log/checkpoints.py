@@ -24,9 +24,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-import pyarrow as pa
 from pydantic import Field, JsonValue
 
 from compactor.log.keys import CheckpointObject, HintObject, WholeCheckpointObject
@@ -36,6 +35,9 @@ from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Denied, Outdated, Unavailable
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.object_store import ObjectEntry, ObjectStore
+
+if TYPE_CHECKING:  # a log without checkpoints does without it
+    import pyarrow as pa
 
 _log = ProcessLog()
 
@@ -63,9 +65,6 @@ SMALL_KEPT = 64
 
 WHOLE_KEPT = 2
 """Earlier checkpoints of the whole form that are kept beside the newest."""
-
-_UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, Corrupt, Outdated)
-"""Errors of reading a broken checkpoint; a broken document is a ValueError."""
 
 StateT = TypeVar("StateT")
 
@@ -256,7 +255,7 @@ class CheckpointFolder(Generic[StateT]):
                 continue
             try:
                 return LogState(entry_number, form.restore(head.state, self._read_series(head)), head.at_ms)
-            except _UNREADABLE as error:
+            except _unreadable() as error:
                 self._is_broken = True
                 _log.warning("checkpoint_unreadable", log=self._folder, checkpoint=entry_number, reason=str(error))
         return None
@@ -333,7 +332,7 @@ class CheckpointFolder(Generic[StateT]):
             if identity != tuple(text.encode() for text in expected):
                 raise Corrupt(f"it says that its format, log and entry are {identity}, not {expected}")
             return LogState(entry_number, form.from_table(table), int(metadata[b"lithify.at_ms"]))
-        except _UNREADABLE as error:
+        except _unreadable() as error:
             _log.warning("checkpoint_unreadable", log=self._folder, checkpoint=key, reason=str(error))
             return None
 
@@ -388,7 +387,7 @@ class CheckpointFolder(Generic[StateT]):
         writer = _PieceWriter(self._store, self._folder, number, self._clock, self._small, self._read_piece)
         try:
             pieces = writer.pieces(described, before[0].pieces if before else ())
-        except _UNREADABLE as error:  # a piece of the earlier checkpoint is gone: share nothing with it
+        except _unreadable() as error:  # a piece of the earlier checkpoint is gone: share nothing with it
             _log.warning("checkpoint_unreadable", log=self._folder, checkpoint=hinted, reason=str(error))
             before, pieces = None, writer.pieces(described, ())
         head = CheckpointHead(
@@ -568,13 +567,23 @@ def _whole_to_try(as_of: int | None, hinted: int | None, every: int) -> list[int
     return [number for number in dict.fromkeys(numbers) if number > 0]
 
 
+def _unreadable() -> tuple[type[Exception], ...]:
+    """Errors of reading a broken checkpoint; a broken document is a ValueError."""
+    import pyarrow as pa
+
+    return (pa.ArrowException, OSError, ValueError, KeyError, Corrupt, Outdated)
+
+
 def _joined(tables: Sequence[pa.Table]) -> pa.Table:
     """Rows of pieces. A field that a piece lacks is null."""
+    import pyarrow as pa
+
     return pa.concat_tables(tables, promote_options="permissive") if len(tables) > 1 else tables[0]
 
 
 def render_rows(table: pa.Table) -> bytes:
     """As a Parquet file with checksums."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
@@ -590,6 +599,7 @@ def parse_rows(body: bytes) -> pa.Table:
     """Raises an Arrow error for what is no such file.
 
     Without PyArrow's scan of data sets, which costs more than the reading of a small piece."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     return pq.ParquetFile(pa.BufferReader(body), page_checksum_verification=True).read(

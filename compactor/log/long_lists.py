@@ -8,18 +8,22 @@ as they were decided, and sees no difference.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
-import pyarrow as pa
 from pydantic import BaseModel, Field
 
 from compactor.log.checkpoints import parse_rows, render_rows
-from compactor.log.columns import ColumnCodec
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from compactor.log.columns import ColumnCodec
 
 ActionT = TypeVar("ActionT")
 
@@ -48,10 +52,15 @@ class ListsBeside(Document):
 class LongLists:
     """Which lists of a kind of log are left out of long entries.
 
-    columns  by the name of a list's field: the column of its elements, of which several lists may have one
+    make_columns  loads PyArrow, so only a long entry has it called
     """
 
-    columns: Mapping[str, tuple[str, ColumnCodec]]
+    make_columns: Callable[[], Mapping[str, tuple[str, ColumnCodec]]]
+
+    @cached_property
+    def columns(self) -> Mapping[str, tuple[str, ColumnCodec]]:
+        """By the name of a list's field: the column of its elements, of which several lists may have one."""
+        return self.make_columns()
 
     def left_out_of(self, actions: Sequence[ActionT]) -> tuple[list[ActionT], dict[str, Sequence[object]]]:
         """The actions with these lists empty, and the lists, by their path. An empty list is none of them."""
@@ -71,6 +80,8 @@ class LongLists:
 
     def render(self, lists: Mapping[str, Sequence[object]]) -> bytes:
         """The object."""
+        import pyarrow as pa
+
         kinds = dict(self.columns.values())
         elements: dict[str, list[object]] = {column: [] for column in kinds}
         for path, values in lists.items():
@@ -86,6 +97,8 @@ class LongLists:
             raise Corrupt(f"{key} is missing: it has lists of the entry of this number")
         if (len(body), zlib.crc32(body)) != (lists.size_bytes, lists.crc32):
             raise Corrupt(f"{key} differs from what its entry says: {len(body)} bytes, or another checksum")
+        import pyarrow as pa
+
         try:
             by_path = self._parse(lists, parse_rows(body))
             for place, action in enumerate(actions):

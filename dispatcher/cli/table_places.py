@@ -11,11 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from compactor.catalog.stream import PartitionStream
 from compactor.lake import DeltaCatalog, Table
-from compactor.model.arrow_types import decoded_type
 from compactor.model.errors import Invalid
 from compactor.model.names import no_such_partition
 from compactor.storage.object_store import ObjectStore
@@ -24,6 +21,8 @@ from dispatcher.cli.output import parse_partition
 from dispatcher.clients import CommandDependencies
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from dispatcher.records.job_run_store import JobRunStore
 
 REASONS_MAX = 20
@@ -76,6 +75,10 @@ def check_exists(store: ObjectStore, noun: str) -> None:
     if not is_there:
         hint = "" if noun == "folder" else " (the first write to it creates it)"
         raise Invalid(f"there is no {noun} at {root_uri}: check the URI{hint}")
+
+
+def partitioned_by(keys: Sequence[str]) -> str:
+    return f"partitioned by {', '.join(keys)}" if keys else "unpartitioned"
 
 
 def existing_stream(lake: DeltaCatalog, table_id: str, pairs: Sequence[str] | None) -> tuple[Table, PartitionStream]:
@@ -168,6 +171,10 @@ def _key_of_line(line: str, where: str, key_columns: Sequence[str], schema: pa.S
 
 
 def _key_value(text: str, column: pa.Field, where: str) -> object:
+    import pyarrow as pa
+
+    from compactor.model.arrow_types import decoded_type
+
     arrow_type = decoded_type(column.type)
     try:
         return pa.scalar(text).cast(arrow_type).as_py()

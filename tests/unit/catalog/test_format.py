@@ -108,7 +108,7 @@ def test_the_example_of_an_entry_without_its_lists_says_where_they_belong() -> N
     (rows,) = body["lists"]["rows"]
     place, field = rows["list"].split("/")
     assert body["actions"][int(place)][field] == []
-    columns = {column for column, _ in (STREAM_LOG.long_lists or LongLists({})).columns.values()}
+    columns = {column for column, _ in (STREAM_LOG.long_lists or LongLists(dict)).columns.values()}
     described = FORMAT[FORMAT.index("a column for each kind of element") :].partition(". A reader")[0]
     assert columns < set(re.findall(r"`(\w+)`", described))
     assert f"more than {ENTRY_BYTES_MAX:,} bytes" in FORMAT

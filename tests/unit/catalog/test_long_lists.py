@@ -32,7 +32,7 @@ FORMAT = (files("compactor.catalog") / "FORMAT.md").read_text()
 EXAMPLES = [
     STREAM_LOG.action_type.validate_json(each) for each in re.findall(r"```json stream\n(.*?)```", FORMAT, re.DOTALL)
 ]
-LISTS = STREAM_LOG.long_lists or LongLists({})
+LISTS = STREAM_LOG.long_lists or LongLists(dict)
 LOG = "stream/log"
 GOLDEN = Path(__file__).parents[2] / "golden" / "long_lists"
 

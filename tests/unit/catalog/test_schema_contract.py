@@ -13,7 +13,7 @@ from compactor.catalog.definition import TABLE_LOG, TableCreated, TablePropertie
 from compactor.catalog.keys import TableFolder
 from compactor.lake import DeltaCatalog, Table
 from compactor.log.durable_log import DurableLog
-from compactor.model.errors import Invalid
+from compactor.model.errors import Corrupt, Invalid
 from compactor.schemas.unify import render_schema
 from tests.fakes.manual_clock import ManualClock
 from tests.rounds import compact_by_hand
@@ -33,11 +33,21 @@ def orders(lake: DeltaCatalog) -> Table:
 DAY = {"day": "monday"}
 
 
-def old_table(lake: DeltaCatalog, clock: ManualClock) -> Table:
+def old_table(lake: DeltaCatalog, clock: ManualClock, arrow_schema: str = render_schema(SCHEMA)) -> Table:
     """A table with a schema, as releases before `schema_growth` created it."""
     log = DurableLog(lake.store, TableFolder(ORDERS).definition_log, TABLE_LOG, clock)
-    log.append(lambda _: [TableCreated(table_id=ORDERS, partition_keys=("day",), arrow_schema=render_schema(SCHEMA))])
+    log.append(lambda _: [TableCreated(table_id=ORDERS, partition_keys=("day",), arrow_schema=arrow_schema)])
     return lake.table(ORDERS)
+
+
+def test_a_declared_schema_that_cannot_be_read_is_named_when_it_is_needed(
+    lake: DeltaCatalog, clock: ManualClock
+) -> None:
+    table = old_table(lake, clock, arrow_schema="cnViYmlzaA==")
+    assert table.partitions() == []
+    with pytest.raises(Corrupt, match=rf"the schema of table {ORDERS} cannot be read: "):
+        table.append(DAY, WHOLE)
+    assert table.partitions() == []
 
 
 # -- columns that the schema lacks
