@@ -11,7 +11,7 @@ import typer
 from pydantic import JsonValue
 from pydantic_core import to_json, to_jsonable_python
 
-from compactor.catalog.definition import TABLE_LOG
+from compactor.catalog.definition import TABLE_LOG, TableDefinition
 from compactor.catalog.keys import StreamLogFolder, TableLogFolder
 from compactor.catalog.stream import STREAM_LOG
 from compactor.log.durable_log import DurableLog, LogFormat
@@ -91,7 +91,7 @@ def show_log(
         {"entry": each.number, "at_ms": each.at_ms, "entry_id": each.entry_id, "actions": _json(each.actions)}
         for each in log.entries_between(first, found.entry_number)
     ]
-    fold = _json(found.state)
+    fold = _fold(found.state)
     value: dict[str, object] = {"log": key, "kind": kind.format.name, "entries": entries, "fold": fold}
     answer(output, value, list(_lines(entries, found.entry_number, fold)))
 
@@ -103,6 +103,15 @@ def _kind_of(key: str) -> _Kind:
     raise Invalid(
         f"{key} is no folder of a log: write one of {', '.join(str(kind.folder.template) for kind in _KINDS)}"
     )
+
+
+def _fold(state: object) -> JsonValue:
+    """A declared schema is shown by its columns."""
+    fold = _json(state)
+    if isinstance(state, TableDefinition) and isinstance(fold, dict):
+        del fold["arrow_schema"]
+        fold["schema"] = _json(state.schema)
+    return fold
 
 
 def _json(value: object) -> JsonValue:

@@ -40,6 +40,13 @@ def test_the_log_of_a_stream_shows_its_entries_and_their_fold(command: Command, 
     assert len(log["fold"]["sources"]["1"]["deltas"]) == 3
 
 
+def test_a_declared_schema_is_shown_by_its_columns(command: Command, lake: str) -> None:
+    DeltaCatalog.open(lake).create_table("ACME.DECLARED.V1", schema=pa.schema([("id", pa.int64())]))
+    fold = shown(command, "tables/ACME.DECLARED.V1/log", "--lake", lake)["fold"]
+    assert (fold["schema"], fold["partition_keys"]) == ("id: int64", [])
+    assert "arrow_schema" not in fold
+
+
 def test_earlier_entries_fold_to_what_was_true_then(command: Command, lake: str) -> None:
     log = shown(command, f"tables/{TABLE}/streams/day=1/log", "--lake", lake, "--as-of", "3", "--last", "1")
     assert [each["entry"] for each in log["entries"]] == [3]
