@@ -8,8 +8,10 @@ errors are reported together (`infra/stage_checks.py`), before anything is synth
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import get_args, get_type_hints
 
 from compactor.model.errors import Invalid
@@ -24,6 +26,9 @@ OF_DISPATCHER = "dispatcher."
 
 SPARKS = ("emr", "emr_serverless", "local")
 
+RELEASE: str = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["version"]
+"""Of this checkout."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
@@ -33,7 +38,7 @@ class Stage:
     alarm_addresses  e-mail addresses that alarms are sent to
     lakes            each a prefix in the stack's own bucket of lakes, or s3://bucket/prefix of a lake that exists
                      already; documents that name no lake mean the first
-    allow_files      each s3://bucket/prefix: files below it may be appended to the lakes where they lie. Files of
+    allow_files      each s3://bucket/prefix: files below it may be registered in the lakes, in place. Files of
                      another bucket have to be readable for this account, and their key, too
     landing          each s3://bucket/prefix: a file that lands below it is announced to `lithify ingest`, which appends
                      it to its table. The bucket is of this account and region, and its notifications go to EventBridge
@@ -104,7 +109,7 @@ class Stage:
     flow_logs: bool
 
     dispatchers: int = 2
-    image_tag: str = "0.1.0"
+    image_tag: str = RELEASE
     dispatcher_cpu: int
     dispatcher_memory_mib: int
     http_port: int = 8080
