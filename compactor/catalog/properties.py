@@ -187,7 +187,7 @@ class TableProperties(SparseDocument):
     compact_when: CompactWhen | None = Field(
         default=None,
         description="when the keeper has its streams compacted: JSON (`lithify schema compact_when`), or a preset: "
-        "`upsolver`, `size_ratio`, `streaming`, `nightly`, `manual`; not set: as `lithify keeper` is told",
+        "`upsolver`, `size_ratio`, `streaming`, `nightly`, `manual`; not set: `lithify keeper --default-policy`",
     )
 
     changes: Feed | None = Field(

@@ -327,7 +327,7 @@ class _StreamSearch:
         for path, found in self._found_outside.items():
             if found is None or number in found:
                 how = "Lithify never deletes it: its owner must"
-                yield self._holder(path, "registered file", "it lies where it was registered", None, how)
+                yield self._holder(path, "registered file", "it is registered in place", None, how)
 
     def _unfinished(self) -> Iterator[Holder]:
         for write in self._unfinished_writes:

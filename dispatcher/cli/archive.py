@@ -22,7 +22,7 @@ def archive(
     cpu: Annotated[
         str,
         typer.Option(
-            help="For which processors kernels are compiled, by LLVM's name: x86-64-v3, neoverse-n1, ... "
+            help="Processors that kernels are compiled for, by LLVM's name: x86-64-v3, neoverse-n1, ... "
             "native: this machine's."
         ),
     ] = THIS_CPU,

@@ -60,7 +60,7 @@ def drop(
     """Drop a table, or some of its partitions. Nobody reads, writes or compacts a dropped table. A dropped partition
     that is written again begins empty. gc deletes the files later; until then, restore brings partitions back.
 
-    Files that were registered where they lie stay there.
+    Files that were registered in place are never deleted.
     """
     catalog, glue = lake.open(), dependencies_of(context).clients.glue
     if purge and partition:

@@ -55,9 +55,9 @@ def gc(
         float | None,
         typer.Option(
             min=0,
-            help="Spare what was needed or written so recently, in tables without a gc_grace_seconds of their own. "
-            "Longer than any job run takes, and any reader. "
-            f"Left out: {GRACE_SECONDS / _SECONDS_PER_HOUR:g}. A table's retention counts in any case.",
+            help="Hours for which files that were needed or written are kept, in tables without gc_grace_seconds. "
+            "Must exceed the longest job run and the longest read. "
+            f"Default: {GRACE_SECONDS / _SECONDS_PER_HOUR:g}. A table's retention counts in any case.",
         ),
     ] = None,
     nothing_runs: Annotated[
@@ -75,8 +75,8 @@ def gc(
         str | None,
         typer.Option(
             "--state",
-            help="Where job runs are recorded. Only writes that were begun and never finished go from there, and from "
-            "the lake: both only where no table is named.",
+            help="Where job runs are recorded. Unless a table is named, unfinished writes are deleted there, as in the "
+            "lake.",
         ),
     ] = None,
     output: OutputOption = Output.TEXT,

@@ -32,7 +32,7 @@ def health(
         float | None,
         typer.Option(
             min=1,
-            help="A report older than this says that the dispatcher hangs or is gone. Left out: its --claim-seconds, "
+            help="Age of a report above which its dispatcher counts as gone. Default: its --claim-seconds, "
             f"{GONE_AFTER_SECONDS:g} at most.",
         ),
     ] = None,

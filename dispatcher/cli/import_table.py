@@ -37,7 +37,7 @@ from compactor.storage.opening import open_store
 from dispatcher.cli.expressions import valid_instruction
 from dispatcher.cli.options import ContentTypeOption, CopyOption, Output, OutputOption, TableArgument
 from dispatcher.cli.output import answer_records
-from dispatcher.cli.table_places import LakePlace, check_exists
+from dispatcher.cli.table_places import LakePlace, check_exists, partitioned_by
 from dispatcher.cli.table_properties import parse_properties
 from dispatcher.clients import CommandDependencies, dependencies_of, machine_share, sessions_bytes
 from dispatcher.intake.instruction import fields_given, job_run_spec
@@ -139,7 +139,7 @@ def import_table(
         "partitions",
         (*_COLUMNS, *((_DUPLICATES,) if duplicates is not None else ())),
         none="",
-        before=[f"{found.description}, partitioned by {', '.join(found.partition_keys) or 'nothing'}"],
+        before=[f"{found.description}, {partitioned_by(found.partition_keys)}"],
         after=[*_summary(found, records, expected, copy=copy), *_what_is_next(table, lake, found, write=write)],
     )
 

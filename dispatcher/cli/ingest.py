@@ -37,7 +37,9 @@ def ingest(
     collect_seconds: Annotated[
         float, typer.Option(min=0, help="Files that are announced within so long become one entry of each stream.")
     ] = IngestSettings.collect_seconds,
-    files_max: Annotated[int, typer.Option(min=1, help="So many files end a collection.")] = IngestSettings.files_max,
+    files_max: Annotated[
+        int, typer.Option(min=1, help="Files after which a collection ends.")
+    ] = IngestSettings.files_max,
     backfill: Annotated[
         bool,
         typer.Option("--backfill", help="First announce all files that have landed before, and are not taken in yet."),

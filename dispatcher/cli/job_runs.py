@@ -86,8 +86,8 @@ def submit(
 ) -> None:
     """Validate an instruction document and put it on the queue, and say what its dispatcher will do with it.
 
-    With --state, a document that would be refused for its job_run_id is not sent; with --lake, or where the document
-    names a delta_catalog, neither is one whose table does not exist.
+    With --state, a document that would be refused for its job_run_id is not sent. With --lake, or a delta_catalog in
+    the document, a document whose table does not exist is not sent.
     """
     dependencies = dependencies_of(context)
     body = read_document(file)
@@ -286,7 +286,7 @@ def resume(
     everything: EverythingOption = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Let go on what was paused. What else is paused stays so."""
+    """End the pause of a job run, of a table, or of everything. Other pauses stay in force."""
     records = state.open(dependencies_of(context))
     target = _target(job_run_id, table, everything=everything)
     if not records.pauses.resume(target):

@@ -90,12 +90,14 @@ def keep(
     places: KeeperPlaces,
     queue_url: QueueOption,
     once: Annotated[bool, typer.Option("--once", help="Look once, do what is due, and end: for a schedule.")] = False,
-    look_seconds: Annotated[float, typer.Option(min=1, help="Between two looks.")] = KeeperSettings.look_seconds,
+    look_seconds: Annotated[
+        float, typer.Option(min=1, help="Seconds between two looks at all tables.")
+    ] = KeeperSettings.look_seconds,
     upkeep_hours: Annotated[
-        float, typer.Option(min=1, help="Between two collections of garbage, and cleanings of the state.")
+        float, typer.Option(min=1, help="Hours between two collections of garbage, and two cleanings of the state.")
     ] = KeeperSettings.upkeep_seconds / 3600,
     grace_hours: Annotated[
-        float | None, typer.Option(min=1, help="Of garbage of tables that set none. Default: a week.")
+        float | None, typer.Option(min=1, help="Grace of tables that set no `gc_grace_seconds`. Default: a week.")
     ] = None,
     default_policy: DefaultPolicyOption = None,
     topic_arn: Annotated[str | None, typer.Option(help="The SNS topic for the keeper's events.")] = None,
@@ -115,8 +117,8 @@ def keep(
     """Look at all tables, and send instructions for what their policies say is due. Retire deltas, delete garbage,
     clean the state and publish what lags, too.
 
-    Several may run. Exit code 1, with --once: some tables were set aside, or the queue or the topic takes nothing; the
-    others were kept.
+    Several may run. Exit code 1, with --once: some tables could not be looked after, or the queue or the topic accepts
+    nothing; the others were looked after.
     """
     dependencies = dependencies_of(context)
     settings = KeeperSettings(
@@ -217,7 +219,7 @@ def plan(
     limits: Annotated[
         str | None,
         typer.Option(
-            help="The limits of the dispatchers, JSON or a file: what is due says which budget of a day it would pass."
+            help="The limits of the dispatchers, JSON or a file. The plan names daily budgets that would be exceeded."
         ),
     ] = None,
     output: OutputOption = Output.TEXT,
@@ -301,7 +303,7 @@ def log(
     table: Annotated[
         list[str] | None, typer.Argument(help="Tables. Default: all tables of the lake.", metavar="TABLE...")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="So many decisions of a table, the latest.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="Most decisions of a table to show, the latest.")] = 50,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show the keeper's decisions: which figure was reached, what was expected, and what the job run took."""

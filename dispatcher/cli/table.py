@@ -20,7 +20,7 @@ from compactor.schemas.cast import python_rows
 from dispatcher.cli.expressions import parse_filters, parse_schema_option
 from dispatcher.cli.options import ContentTypeOption, CopyOption, Output, OutputOption, PartitionOption, TableArgument
 from dispatcher.cli.output import answer, answer_records
-from dispatcher.cli.table_places import LakePlace, existing_stream, named_partition, partitions_of
+from dispatcher.cli.table_places import LakePlace, existing_stream, named_partition, partitioned_by, partitions_of
 from dispatcher.cli.table_properties import parse_properties
 from dispatcher.layout import PARTITION, Column, age_text, count_text, counts, data_columns, time_text
 
@@ -218,7 +218,7 @@ def retract(
     partition: PartitionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Take a delta back that no compaction has taken in. Its id is not given again."""
+    """Retract a delta that no compaction has read. Its id cannot be used again."""
     opened, stream = existing_stream(lake.open(), table, partition)
     opened.retract(stream.partition, delta)
     value = {"table_id": table, "partition": stream.partition, "delta_id": delta, "retracted": True}
@@ -249,7 +249,7 @@ def show(
             *(_PUBLISHED_COLUMNS if published else ()),
         ),
         none="It has no partition stream yet.",
-        before=[f"{table}, partitioned by {', '.join(shown.partition_keys) or 'nothing'}"],
+        before=[f"{table}, {partitioned_by(shown.partition_keys)}"],
         after=[line for each in published for line in _published_lines(each)],
     )
 

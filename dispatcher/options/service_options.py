@@ -256,7 +256,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         ),
         Option(
             "dispatcher.intake.admission.files",
-            "A folder of files that a lake on S3 may name although they lie outside of it.",
+            "A folder outside of the lake whose files a lake on S3 may register in place.",
             name="allow_files",
         ),
     ),
