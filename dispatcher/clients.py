@@ -40,6 +40,7 @@ OPTIONS_FROM_ENVIRONMENT = (
     "endpoint_url",
     "events_queue_url",
     "lake",
+    "limits",
     "price_file",
     "queue_url",
     "region",

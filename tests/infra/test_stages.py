@@ -19,7 +19,6 @@ from infra import dispatcher_environment
 from infra.app import checked_stage, main
 from infra.aws.regions import SERVERLESS
 from infra.dispatcher_environment import EXAMPLE, EXAMPLE_SPARK, OF_THE_WORKFLOW, by_option, check_environment
-from infra.ingest import ingest_environment
 from infra.keeper import keeper_environment
 from infra.stages import DEV, STAGES
 from tests.infra.templates import GIVEN
@@ -188,10 +187,15 @@ def test_dispatchers_and_the_keeper_of_a_stage_plan_with_the_prices_of_its_regio
 
 
 def test_the_tasks_beside_the_dispatcher_read_every_variable_that_they_are_given() -> None:
-    stage = checked_stage([*GIVEN["prod"], "default_policy=streaming"])
-    given = {**keeper_environment(stage, EXAMPLE), **ingest_environment(stage, EXAMPLE)}
-    assert given["LITHIFY_DEFAULT_POLICY"] == "streaming"
+    resources = json.loads(Path("tests/infra/golden/prod.template.json").read_text())["Resources"].values()
+    tasks = [each["Properties"] for each in resources if each["Type"] == "AWS::ECS::TaskDefinition"]
+    containers = [container for task in tasks for container in task["ContainerDefinitions"]]
+    beside = [each for each in containers if each["Name"] != "dispatcher"]
+    assert {each["Name"] for each in beside} == {"keeper", "ingest", "serve"}
+    given = {variable["Name"] for each in beside for variable in each["Environment"]}
     assert {name.removeprefix("LITHIFY_").lower() for name in given} <= {*OPTIONS_FROM_ENVIRONMENT, "log_format"}
+    stage = checked_stage([*GIVEN["prod"], "default_policy=streaming"])
+    assert keeper_environment(stage, EXAMPLE)["LITHIFY_DEFAULT_POLICY"] == "streaming"
 
 
 def test_more_instance_types_than_a_task_definition_holds_are_refused(tmp_path: Path) -> None:

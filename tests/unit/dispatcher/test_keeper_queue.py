@@ -14,11 +14,11 @@ from dispatcher.keeper.decision_queue import AGAIN_SECONDS, DecisionQueue
 from dispatcher.keeper.table_keeper import KeeperSettings
 from dispatcher.operations.lag_board import KEEPER_TROUBLES
 from dispatcher.records.history import day_of
-from dispatcher.records.lag_samples import read_samples
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.memory_queue import MemoryQueue
 from tests.fakes.memory_sink import MemorySink
 from tests.keeper_world import ORDERS, KeeperWorld
+from tests.unit.dispatcher.lag_samples_kept import read_samples
 
 MINUTE = 60.0
 AWAY = Unavailable("the queue does not answer")

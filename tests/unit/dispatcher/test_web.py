@@ -16,7 +16,7 @@ from compactor.log.durable_log import Entry
 from compactor.model.errors import Denied, Invalid
 from dispatcher.cli.serve import serve
 from dispatcher.cli.table_places import LakePlace
-from dispatcher.main import OPTIONS_FROM_ENVIRONMENT
+from dispatcher.clients import OPTIONS_FROM_ENVIRONMENT
 from dispatcher.operations.retry import begin_retry, plan_retry
 from dispatcher.records.job_run_log import JobRunAction
 from dispatcher.records.keys import LiveIngest, PausedObject
