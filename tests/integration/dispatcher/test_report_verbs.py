@@ -8,6 +8,7 @@ from pathlib import Path
 
 import boto3
 import pytest
+from structlog.testing import capture_logs
 
 from compactor.model.clock import SystemClock
 from compactor.storage.location import parse_location
@@ -23,7 +24,13 @@ OTHER = "ACME.OTHER.V1"
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
-    """Its state is in a folder. One job run has succeeded, another one hangs; a second table lags behind."""
+    """Its state is in a folder. One job run has succeeded, another one hangs; a second table lags behind. What it logs
+    meanwhile, from any thread, is kept out of the verbs' output."""
+    with capture_logs():
+        yield from desk_at_work(tmp_path)
+
+
+def desk_at_work(tmp_path: Path) -> Iterator[Desk]:
     made = Desk(tmp_path, state=open_store(parse_location(str(tmp_path / "state"))))
     made.append([{"id": 7}, {"id": 8}], table=OTHER)
     made.append([{"id": 1}])
