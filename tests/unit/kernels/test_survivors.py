@@ -26,6 +26,8 @@ from compactor.kernels.survivors import (
 from tests.effort import examples
 
 HORIZON = 20
+LAST_BEFORE = 8
+"""No position of an arriving row is before one of the index."""
 POSITION_MIN = -(2**63)
 
 
@@ -139,9 +141,9 @@ def rounds(draw: st.DrawFn) -> tuple[dict[int, Remembered], list[Arriving], int,
     width = draw(st.sampled_from([0, 2, 2]))
     sort = st.binary(min_size=width, max_size=width) if not width else st.sampled_from([b"\0\0", b"\1\0", b"\1\7"])
     operation = st.sampled_from([UPSERT, UPSERT, DELETE, DELETE_WITHOUT_SORT_VALUES])
-    deleted_at = st.none() | st.integers(-8, 8) if width else st.none()
+    deleted_at = st.none() | st.integers(-8, LAST_BEFORE) if width else st.none()
     index = draw(st.dictionaries(st.integers(0, 7), st.builds(Remembered, sort, deleted_at), max_size=6))
-    positions = sorted(draw(st.lists(st.integers(9, HORIZON), max_size=14)))
+    positions = sorted(draw(st.lists(st.integers(LAST_BEFORE + 1, HORIZON), max_size=14)))
     rows = [draw(st.builds(Arriving, st.integers(0, 9), sort, operation, st.just(at))) for at in positions]
     return index, rows, width, draw(st.sampled_from([KEEP_FOR_EVER, 0, 3, 8, 100]))
 
@@ -168,7 +170,9 @@ def test_folding_in_two_rounds_is_folding_in_one(
 ) -> None:
     index, rows, width, retention = case
     whole = fold(index, rows, width, retention)
-    first = fold(index, rows[:cut], width, retention, horizon=max((row.position for row in rows[:cut]), default=0))
+    first = fold(
+        index, rows[:cut], width, retention, horizon=max((row.position for row in rows[:cut]), default=LAST_BEFORE)
+    )
     between = {
         key: index[key] if holder == "index" else _remember(rows[int(holder)])
         for key, (holder, _) in first.keys.items()
