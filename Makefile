@@ -93,7 +93,7 @@ test-kills: $(INSTALLED) $(MINISTACK)/.installed  ## develop: sessions on cluste
 	@$(BIN)/python -m pytest -n 2 $(BY_FILE) tests/spark tests/chaos tests/e2e -m kills $(ARGS)
 
 test-roles: $(INSTALLED)  ## develop: every part of a stage does its work for simulated weeks under its role, on stand-ins
-	@$(BIN)/python -m pytest -n 2 $(BY_FILE) tests/roles $(ARGS)
+	@$(BIN)/python -m pytest -n 2 $(BY_FILE) tests/roles -m "weeks or long" $(ARGS)
 
 # Kernels that are compiled with checks have a cache of their own: numba does not tell the two apart.
 test-bounds: $(INSTALLED)  ## develop: the tests of the kernels and of Parquet pages, with numba's checks of array bounds
