@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from xml.etree import ElementTree
 
 import boto3
-from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
@@ -160,13 +159,7 @@ class S3Clients:
             ),
         )
         client.meta.events.register("before-parse.s3.ListObjectsV2", read_contents)
-        client.meta.events.register("before-sign.s3.PutObject", send_at_once)
         return client
-
-
-def send_at_once(request: AWSRequest, **_: object) -> None:
-    """A body without asking first whether it is welcome, which takes a second round trip: bodies are small."""
-    del request.headers["Expect"]  # nothing happens if it is missing
 
 
 def read_contents(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
