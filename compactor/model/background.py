@@ -1,10 +1,64 @@
-"""Loops that do some work again and again in a thread of their own."""
+"""Work in threads that keep no process from ending.
+
+soon            one call, of which a `Future` tells what came
+BackgroundLoop  the same call again and again
+SharedLoop      one thread for several of these
+"""
 
 from __future__ import annotations
 
+import os
 import threading
+from collections import deque
 from collections.abc import Callable
-from typing import Self
+from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Self, TypeVar
+
+ValueT = TypeVar("ValueT")
+
+IDLE_MAX = 64
+"""Threads that wait for a next call: starting one costs more than handing a call to it."""
+
+_Calls = SimpleQueue[tuple[Future[Any], Callable[[], Any]]]
+
+_idle: deque[_Calls] = deque()
+"""Of each thread that waits, its queue."""
+
+os.register_at_fork(after_in_child=_idle.clear)  # threads do not survive a fork
+
+
+def soon(call: Callable[[], ValueT]) -> Future[ValueT]:
+    """Calls it in a thread, at once. A thread is kept for the next call. A process that ends waits for none of them."""
+    outcome: Future[ValueT] = Future()
+    try:
+        calls = _idle.pop()
+    except IndexError:
+        calls = SimpleQueue()
+        threading.Thread(target=_call_one_by_one, args=(calls,), name="soon", daemon=True).start()
+    calls.put((outcome, call))
+    return outcome
+
+
+def _call_one_by_one(calls: _Calls) -> None:
+    while _call(*calls.get(), calls):
+        pass
+
+
+def _call(outcome: Future[Any], call: Callable[[], Any], calls: _Calls) -> bool:
+    """Whether the thread waits for another call. It does so before the outcome is told: who gets it calls again."""
+    try:
+        found = call()
+    except BaseException as error:  # noqa: BLE001  (raised in the thread that waits)
+        tell = partial(outcome.set_exception, error)
+    else:
+        tell = partial(outcome.set_result, found)
+    stays = len(_idle) < IDLE_MAX
+    if stays:
+        _idle.append(calls)
+    tell()
+    return stays
 
 
 class BackgroundLoop:

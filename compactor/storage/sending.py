@@ -12,8 +12,9 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import lru_cache
+from functools import lru_cache, partial
 
+from compactor.model.background import soon
 from compactor.storage.concurrently import AT_ONCE
 
 HELD_BYTES_MAX = 24 * 1024 * 1024
@@ -35,11 +36,8 @@ class Sending:
         held_bytes = min(size_bytes, HELD_BYTES_MAX)
         room = _room_of_process(os.getpid())
         room.take(held_bytes, self._room_bytes)
-        sent: Future[None] = Future()
-        arguments = (send, sent, held_bytes, room)
-        # A daemon: a process that ends by an error does not wait for files that no entry will name.
-        threading.Thread(target=_settle, args=arguments, name="sending", daemon=True).start()
-        self._sent.append(sent)
+        # A process that ends by an error does not wait for files that no entry will name.
+        self._sent.append(soon(partial(_send_and_leave, send, held_bytes, room)))
 
     def wait(self) -> None:
         """Returns when all files have arrived. Raises the first error."""
@@ -51,15 +49,11 @@ class Sending:
         return Sending, (self._room_bytes,)
 
 
-def _settle(send: Callable[[], None], sent: Future[None], held_bytes: int, room: _Room) -> None:
+def _send_and_leave(send: Callable[[], None], held_bytes: int, room: _Room) -> None:
     try:
         send()
-    except BaseException as error:  # noqa: BLE001  (raised in the thread that waits)
+    finally:
         room.leave(held_bytes)
-        sent.set_exception(error)
-    else:
-        room.leave(held_bytes)
-        sent.set_result(None)
 
 
 class _Room:

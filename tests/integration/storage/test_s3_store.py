@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -209,17 +207,3 @@ def test_a_process_has_one_set_of_clients_for_a_service(s3: tuple[ScriptedS3, S3
     here, there = StoreLocation("s3://a", store.location.endpoint_url), StoreLocation("s3://b/c", "http://127.0.0.1:9")
     assert S3Store.open(here).clients is S3Store.open(replace(here, root_uri="s3://b/c")).clients
     assert S3Store.open(here).clients is not S3Store.open(there).clients
-
-
-def test_a_forked_process_has_threads_of_its_own_for_requests() -> None:
-    program = """
-import os
-from compactor.storage.aws.limits import within
-assert within(5, "https://bucket.example", lambda: 1) == 1
-child = os.fork()
-if child == 0:
-    os._exit(within(5, "https://bucket.example", lambda: 7))
-_, status = os.waitpid(child, 0)
-assert os.waitstatus_to_exitcode(status) == 7, status
-"""
-    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=60)

@@ -1,13 +1,14 @@
-"""Work that is done again and again in a thread of its own."""
+"""Work in threads: once, or again and again."""
 
 from __future__ import annotations
 
 import queue
 import threading
+from concurrent.futures import wait
 
 import pytest
 
-from compactor.model.background import BackgroundLoop, SharedLoop, SharedWork
+from compactor.model.background import BackgroundLoop, SharedLoop, SharedWork, soon
 from tests.waiting import wait_until
 
 
@@ -85,3 +86,35 @@ def test_works_of_a_shared_loop_are_called_in_its_thread() -> None:
         SharedWork(loop, lambda: called.put(threading.current_thread().name)),
     ):
         assert called.get(timeout=60) == "shared"
+
+
+def test_a_thread_is_kept_for_the_next_call() -> None:
+    first = soon(threading.get_ident).result()
+    assert first != threading.get_ident()
+    assert soon(threading.get_ident).result() == first
+
+
+def test_a_call_that_does_not_end_holds_up_no_other_and_its_thread_serves_again_when_it_has() -> None:
+    ends = threading.Event()
+    begun = threading.Event()
+
+    def hang() -> int:
+        begun.set()
+        assert ends.wait(60)
+        return threading.get_ident()
+
+    hanging = soon(hang)
+    assert begun.wait(60)
+    beside = soon(threading.get_ident).result()
+    assert not wait([hanging], 0.0).done
+    ends.set()
+    assert hanging.result() != beside
+    wait_until(lambda: soon(threading.get_ident).result() == hanging.result())
+
+
+def test_an_error_is_raised_to_who_asks_for_the_outcome() -> None:
+    def fail() -> None:
+        raise ValueError("refused")
+
+    with pytest.raises(ValueError, match="refused"):
+        soon(fail).result()
