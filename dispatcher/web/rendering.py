@@ -31,7 +31,7 @@ from dispatcher.web.charts import (
 )
 from dispatcher.web.feed import EventsFeed
 from dispatcher.web.money import money_chart
-from dispatcher.web.readings import NOTHING_KNOWN, Readings
+from dispatcher.web.readings import NOTHING_KNOWN, SESSIONS_SHOWN, Readings
 from dispatcher.web.shared import Reading
 from dispatcher.web.table_readings import privacy_waits
 from dispatcher.web.troubles import troubles_of
@@ -165,6 +165,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         auto_reload=False,  # an upgrade of the package under a running server must not mix two releases
     )
+    environment.globals["sessions_shown"] = SESSIONS_SHOWN
     environment.globals["menu"] = [(path, name) for path, name in PAGES.items()]
     environment.filters |= {
         "age": age_text,

@@ -9,13 +9,15 @@ from __future__ import annotations
 import shlex
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from compactor.log.durable_log import DurableLog, Entry
 from compactor.log.keys import EntryObject
+from compactor.model.background import soon
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Unavailable
 from compactor.storage.keys import parse_any
@@ -155,7 +157,6 @@ SECONDS_MIN = 2.0
 WATCHED_SECONDS = 60.0
 """Who looks at what nobody has looked at for so long waits until it is read."""
 
-READERS = 4
 READINGS_KEPT = 256
 
 ENTRIES_MAX = 400
@@ -221,7 +222,6 @@ class SharedReadings:
         """
         self.store = CountedStore(store)
         self._patience_seconds = patience_seconds
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reading")
         self._requests_a_second = requests_a_second
         self._clock = clock
         self._lock = threading.Lock()
@@ -234,13 +234,19 @@ class SharedReadings:
         kept = self._place(name)
         now_seconds = self._clock.monotonic_seconds()
         is_watched, kept.asked_seconds = now_seconds - kept.asked_seconds < WATCHED_SECONDS, now_seconds
+        if kept.beside is not None and kept.beside.done():
+            finished, kept.beside = kept.beside, None
+            finished.result()  # who did not wait for it has not heard of its error
         before = kept.reading
         if before is None or self._patience_seconds is None or not is_watched:
             return self._newest(kept, read, rank)
-        if (kept.beside is not None and not kept.beside.done()) or self._payer(kept, rank) is None:
+        if kept.beside is not None or self._payer(kept, rank) is None:
             return before
-        kept.beside = beside = self._readers.submit(self._newest, kept, read, rank)
-        return beside.result() if wait((beside,), self._patience_seconds).done else before
+        kept.beside = beside = soon(partial(self._newest, kept, read, rank))
+        if not wait((beside,), self._patience_seconds).done:
+            return before
+        kept.beside = None
+        return beside.result()
 
     def _newest(self, kept: _Kept, read: Callable[[], ValueT], rank: Rank) -> Reading[ValueT]:
         with kept.lock:

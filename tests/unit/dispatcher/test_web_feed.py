@@ -208,6 +208,27 @@ def test_who_keeps_looking_does_not_wait_for_the_store_and_who_comes_back_does()
     assert counts == [1, 2, 3]
 
 
+def test_what_is_gone_is_told_at_the_next_look_to_who_did_not_wait_for_it() -> None:
+    clock, answers = ManualClock(), threading.Event()
+    shared = SharedReadings(MemoryStore(clock), RATE, clock, patience_seconds=0.0)
+    assert shared.of("table", lambda: 1, Rank.OPEN_NOW).value == 1
+
+    def read() -> int:
+        assert answers.wait(60)
+        raise Invalid("there is no such table")
+
+    def is_gone() -> bool:
+        try:
+            return shared.of("table", read, Rank.OPEN_NOW).value != 1
+        except Invalid:
+            return True
+
+    clock.sleep(10.0)
+    assert not is_gone(), "it is not known yet"
+    answers.set()
+    wait_until(is_gone)
+
+
 def test_a_reading_that_nobody_else_is_beside_has_all_requests() -> None:
     costly = Costly()
     for _ in range(1_200):
