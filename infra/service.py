@@ -179,10 +179,10 @@ def serve_container(place: ContainerPlace, stage: Stage, addresses: Addresses) -
         "QUEUE_URL": addresses.queue_url,
         "DEAD_LETTER_QUEUE_URL": addresses.dead_letter_queue_url,
         "EVENTS_QUEUE_URL": addresses.page_feed_url,
+        "LIMITS": stage.dispatcher.get("limits", ""),
     }
-    limits = [f"--limits={stage.dispatcher['limits']}"] if "limits" in stage.dispatcher else []
-    variables, command = task_variables(stage, addresses, own), ["lithify", "serve", *limits]
-    return container_definition("serve", place, variables, stage, command=command, writes_root=True)
+    variables = task_variables(stage, addresses, own)
+    return container_definition("serve", place, variables, stage, command=["lithify", "serve"], writes_root=True)
 
 
 def run_service(
