@@ -54,7 +54,9 @@ def stored_values(array: pa.Array, keep_dictionary: bool = False) -> pa.Array:
             runs = pa.RunEndEncodedArray.from_arrays(array.run_ends, _without_views(stored_values(array.values)))
             array = pc.run_end_decode(runs.slice(array.offset, len(array)))
         elif pa.types.is_dictionary(arrow_type) and not keep_dictionary:
-            array = _without_views(stored_values(array.dictionary)).take(array.indices)
+            values = _without_views(stored_values(array.dictionary))
+            # The slot under a null struct has an index even when the dictionary is empty.
+            array = values.take(array.indices) if len(values) else pa.nulls(len(array), values.type)
         else:
             return array
 

@@ -122,6 +122,8 @@ def _cast_dictionary(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if not pa.types.is_dictionary(kind):
         return cast_array(stored_values(array), kind)
     if pa.types.is_dictionary(held):
+        if not len(array.dictionary):
+            return pa.nulls(len(array), kind)
         return pa.DictionaryArray.from_arrays(
             array.indices.cast(kind.index_type), cast_array(array.dictionary, kind.value_type), ordered=kind.ordered
         )

@@ -156,6 +156,13 @@ def test_plain_values_may_be_encoded() -> None:
     assert table.column("a").to_pylist() == ["x", None, "x"]
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.dictionary(pa.int32(), pa.string())])
+def test_a_null_struct_may_hold_a_dictionary_without_values(kind: pa.DataType) -> None:
+    schema = pa.schema([("a", pa.struct([("x", kind), ("y", pa.int8())]))])
+    held = pa.struct([("x", pa.dictionary(pa.int8(), pa.string()))])
+    assert conform(pa.table({"a": pa.array([None], held)}), schema).column("a").to_pylist() == [None]
+
+
 def test_field_metadata_of_the_schema_is_put_on_the_table() -> None:
     schema = pa.schema([pa.field("a", pa.int64(), metadata={"k": "v"})], metadata={"m": "n"})
     table = conform(pa.table({"a": [1]}), schema)
@@ -214,10 +221,20 @@ def test_conforming_to_the_unified_schema_changes_no_value(columns: tuple[pa.Arr
     schema = unify_schemas([(str(number), table.schema) for number, table in enumerate(tables)])
     for table in tables:
         wide = conform(table, schema)
-        wide.validate(full=True)
+        if _is_valid(table):
+            wide.validate(full=True)
         assert wide.schema == schema
         assert _comparable(wide.column("a").to_pylist()) == _comparable(table.column("a").to_pylist())
         assert conform(wide, schema) == wide
+
+
+def _is_valid(table: pa.Table) -> bool:
+    """PyArrow makes one kind that is not: an index under a null struct, into a dictionary without values."""
+    try:
+        table.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _comparable(value: object) -> object:
