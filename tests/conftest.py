@@ -18,6 +18,8 @@ from hypothesis.internal.conjecture import engine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadFileScheduling
 
 # Without the bytecode of an earlier run, each of the processes that tests start compiles all that it imports, and each
 # process of pytest-xdist all tests.
@@ -53,8 +55,8 @@ EXIT_SECONDS_MAX = 60.0
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """In one process, the quickest answer first: unit tests, then the other rooms in their own order, Spark last.
 
-    In several processes, as `make test` starts them, one process runs all tests of a file. The files that take longest
-    begin first, so that neither process waits for the other at the end.
+    In several processes, as `make test` starts them, the longest begin first, so that none waits for another at the
+    end.
     """
     items.sort(key=_expected_wait)
     for item in items:
@@ -62,6 +64,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(PYSPARK_SOCKETS)
     if hasattr(config, "workerinput"):  # a process of pytest-xdist
         items.sort(key=_expected_wait, reverse=True)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    from tests.one_spark import ByFileWithOneSpark  # the environment of infra/ has no xdist
+
+    return ByFileWithOneSpark(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def _expected_wait(item: pytest.Item) -> int:
