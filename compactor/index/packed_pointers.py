@@ -100,8 +100,8 @@ def _plain(column: pa.Array, positions: npt.NDArray[np.int64] | None) -> npt.NDA
 
 def _packed_at(column: pa.Array, positions: npt.NDArray[np.int64] | None) -> npt.NDArray[np.uint8]:
     width = column.type.byte_width
-    raw = np.frombuffer(column.buffers()[1], np.uint8, count=width * len(column), offset=width * column.offset)
-    raw = raw.reshape(-1, width)
+    held = np.frombuffer(column.buffers()[1], np.uint8, count=width * len(column), offset=width * column.offset)
+    raw = held.reshape(-1, width)
     return raw if positions is None else raw.take(positions, axis=0)
 
 

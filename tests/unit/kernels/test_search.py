@@ -13,8 +13,8 @@ from compactor.kernels.sha1 import Digests
 
 
 def in_digest_order(keys: list[int]) -> tuple[Digests, list[int]]:
-    digests = np.frombuffer(b"".join(hashlib.sha1(str(key).encode()).digest() for key in keys), ">u4")
-    digests = digests.astype(np.uint32).reshape(-1, 5)
+    stored = np.frombuffer(b"".join(hashlib.sha1(str(key).encode()).digest() for key in keys), ">u4")
+    digests = stored.astype(np.uint32).reshape(-1, 5)
     order = np.lexsort(digests.T[::-1])
     return digests[order], [keys[row] for row in order]
 
