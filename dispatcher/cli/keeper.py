@@ -327,6 +327,8 @@ def log(
 def _room(dependencies: CommandDependencies, cluster: PlannedCluster, price_file: str | None, limits: Limits) -> Room:
     if cluster is not PlannedCluster.LOCAL:
         serverless = cluster is PlannedCluster.EMR_SERVERLESS
+        # Budgets are the keeper's to count: what passes one waits, at its price.
+        limits = Limits(session=limits.session.model_copy(update={"vcpus": limits.session_vcpus}))
         return cluster_room(limits, ClusterLimits.spot_share, price_file, (), dependencies.clock, serverless=serverless)
     if price_file is not None:
         raise Invalid("prices are those of clusters: add --cluster emr")

@@ -172,6 +172,8 @@ def plan(
     machine = machine_share(dependencies, cores, memory_gib, max_sessions, share if spark_is_here else None)
     room: Room = session_resources(*machine, work_folder)
     given = read_limits(limits)
+    if contradictions := list(given.contradictions()):
+        raise Invalid(*contradictions)
     if spark_is_here and (given.of_clusters() or spot_share or price_file or instance_type):
         raise Invalid("limits, prices and instance types are those of clusters: add --cluster emr")
     if not spark_is_here:

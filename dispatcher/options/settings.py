@@ -250,7 +250,7 @@ def cluster_room(
     """Instance types, prices and limits of clusters in a region (None: not known). Raises `Invalid` with all
     violations."""
     of_session = ClusterLimits(
-        limits.session.nodes_min, limits.session.nodes, limits.session_vcpus, limits.session.usd, spot_share
+        limits.session.nodes_min, limits.session.nodes, limits.session_vcpus, limits.session_usd, spot_share
     )
     reasons: list[str] = []
     prices = _checked(lambda: _prices(price_file, instance_types, clock), reasons)

@@ -88,6 +88,13 @@ class Limits(_Limits):
         bounds = (self.session.vcpus, self.dispatcher.vcpus, self.table.vcpus, self.all.vcpus)
         return min((each for each in bounds if each is not None), default=None)
 
+    @property
+    def session_usd(self) -> float | None:
+        """Likewise the most US dollars: one that no day may cost would wait for ever."""
+        days = (self.dispatcher, self.table, self.all)
+        bounds = (self.session.usd, self.job_run.usd, *(each.usd_per_day for each in days))
+        return min((each for each in bounds if each is not None), default=None)
+
     def contradictions(self) -> Iterator[str]:
         """The limits that can never be reached, because a wider one is reached before."""
         for narrow, wide in _WITHIN:

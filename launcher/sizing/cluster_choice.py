@@ -263,8 +263,8 @@ class ClusterChooser:
             cheapest = min(candidates, key=lambda each: each.rank)
             raise Invalid(
                 f"the session is expected to cost ${cheapest.cost.total_usd:,.4f} at least, on "
-                f"{cheapest.nodes} x {cheapest.instance.name}, and may cost ${usd_max or 0:,.4f}: allow more, or "
-                "compact fewer deltas at a time"
+                f"{cheapest.nodes} x {cheapest.instance.name}, and may cost ${usd_max or 0:,.4f} by the limits on "
+                "money: allow more"
             )
         chosen = best or min(affordable, key=lambda each: each.speed_rank)
         sizing = size_session(

@@ -202,14 +202,21 @@ def test_limits_prices_and_instance_types_are_refused_together_with_exit_code_2(
     )
 
 
+@pytest.mark.parametrize("limits", ['{"session": {"usd": 0.001}}', '{"all": {"usd_per_day": 0.001}}'])
 def test_a_session_that_may_not_cost_as_much_is_refused_before_anything_is_launched(
-    command: Command, lake: Path
+    command: Command, lake: Path, limits: str
 ) -> None:
-    limits = '{"session": {"usd": 0.001}}'
     options = ("--cluster", "emr", "--limits", limits, *ON_SPARK)
     result = command("plan", document(lake), "--lake", str(lake), *options)
     assert result.exit_code == 2
     assert "and may cost $0.0010" in result.err
+
+
+def test_limits_that_no_dispatcher_would_take_are_refused_by_a_plan_too(command: Command, lake: Path) -> None:
+    limits = '{"session": {"usd": 5}, "job_run": {"usd": 1}}'
+    result = command("plan", document(lake), "--lake", str(lake), "--cluster", "emr", "--limits", limits)
+    assert result.exit_code == 2
+    assert "session.usd 5 is above job_run.usd 1: lower the one, or raise the other" in result.err
 
 
 def test_a_session_whose_records_fit_no_scratch_folder_is_refused_with_both_figures(

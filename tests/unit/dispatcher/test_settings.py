@@ -229,6 +229,19 @@ def test_limits_are_the_controller_s_and_those_of_a_session_choose_its_cluster()
 
 
 @pytest.mark.parametrize(
+    "limits",
+    [{"job_run": {"usd": 1.5}}, *({share: {"usd_per_day": 1.5}} for share in ("dispatcher", "table", "all"))],
+    ids=str,
+)
+def test_a_session_that_no_budget_could_ever_hold_is_refused_and_does_not_wait_for_ever(
+    limits: Mapping[str, object],
+) -> None:
+    for usd, most in ((1, 1.0), (2, 1.5)):
+        of_all = given(limits=json.dumps({"session": {"usd": usd}, **limits})).dispatcher.controller.limits
+        assert cluster_room(of_all, 0, None, (), ManualClock()).limits.usd_max == most
+
+
+@pytest.mark.parametrize(
     ("text", "reasons"),
     [
         ("{", ["it is not JSON"]),
