@@ -3,9 +3,10 @@ launched, with both figures and what to change. Pure.
 
     driver   a count for each hash bucket and source file of a round
     scratch  the records of a round of one file, since files are not cut between rounds; of a rehash, all index rows
-    task     a row group that is held whole while Arrow reads it; a hash bucket that is rehashed
+    task     a row group that is held whole while Arrow reads it; a hash bucket that is rehashed; the rows that one file
+             has of each hash bucket
 
-Rows of a round are not checked: `size_session` makes rounds as small as need be, and refuses an unfit index.
+Other rows of a round are not checked: `size_session` makes rounds as small as need be, and refuses an unfit index.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
+from math import ceil
 
 from compactor.model.errors import Invalid
 from compactor.model.names import counted
 from compactor.planning.sizing import (
     FILES_PER_ROUND_MIN,
     INDEX_BYTES_PER_ROW,
+    REHASH_MEMORY_SHARE,
     ROW_INDEX_BYTES,
     Sizing,
+    dedupe_bytes_per_row,
     rows_in_memory,
     scratch_bytes,
 )
@@ -122,6 +126,16 @@ def _of_task(sizing: Sizing) -> Iterator[Shortage]:
                 f"is at least {of_bucket:,} bytes, and a task has {have:,} bytes of memory",
                 "give each task more memory for this rehash: more in all, or fewer tasks side by side",
             )
+    rows, per_row = size.largest_delta_file_rows, dedupe_bytes_per_row(size.sort_values_bytes)
+    if size.has_key and rows > rows_in_memory(have, sizing.hash_bucket_count, size.sort_values_bytes):
+        enough = ceil(rows * per_row / (REHASH_MEMORY_SHARE * have))
+        yield Shortage(
+            Scarce.TASK,
+            f"the largest delta file has {counted(rows, 'row')} of {per_row} bytes in "
+            f"{counted(sizing.hash_bucket_count, 'hash bucket')}, each of which one task holds in "
+            f"{REHASH_MEMORY_SHARE:.0%} of its {have:,} bytes of memory, and a file is not cut between rounds",
+            f"ask for {counted(enough, 'hash bucket')} or more (hash_bucket_count), or write smaller files",
+        )
     if needed > have:
         yield Shortage(
             Scarce.TASK,

@@ -40,6 +40,21 @@ def test_a_file_whose_records_fit_no_scratch_folder_is_refused_with_the_rows_tha
     )
 
 
+def test_a_file_whose_rows_fit_no_task_is_refused_with_the_hash_buckets_in_which_they_do() -> None:
+    one_file = SessionSize(0, 10**9, 10**9, 0, None, largest_delta_file_rows=10**9)
+    roomy = replace(MACHINE, scratch_bytes=None)
+    said = refusal(one_file, roomy, hash_buckets=1)
+    assert "1,000,000,000 rows of 60 bytes in 1 hash bucket, each of which one task holds in 75% of its" in said
+    told = re.search(r"ask for ([\d,]+) hash buckets or more \(hash_bucket_count\), or write smaller files", said)
+    assert told is not None
+    enough = int(told[1])
+    check_capacity(size_session(one_file, roomy, enough, None))
+    check_capacity(size_session(one_file, roomy, enough, None, 0.5))  # by all memory, after a lack of it
+    assert "ask for" in refusal(one_file, roomy, enough - 1)
+    check_capacity(size_session(replace(one_file, largest_delta_file_rows=10**8), roomy, 1, None))
+    check_capacity(size_session(replace(one_file, has_key=False), roomy, 1, None))
+
+
 def test_a_table_without_a_key_is_refused_only_for_the_numbers_of_its_rows() -> None:
     one_file = SessionSize(0, 10**9, 10**9, 0, None, largest_delta_file_rows=10**9, has_key=False)
     check_capacity(size_session(one_file, replace(MACHINE, scratch_bytes=4 * 10**9), None, None))
