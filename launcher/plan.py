@@ -47,12 +47,10 @@ from launcher.outcomes import NothingToDo
 from launcher.sizing.cluster_choice import (
     ClusterRoom,
     choose_cluster,
-    cost_sentences,
     described_nodes,
-    expected_store_use,
 )
 from launcher.sizing.desired_sla import DesiredSla
-from launcher.sizing.money import cost_of, shared_by
+from launcher.sizing.money import cost_of, cost_sentences, expected_store_use, shared_by
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from compactor.engine.settings import JOB_SETTINGS, MIB
-from compactor.model.errors import Invalid
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.machine_share import GIB
 from launcher.emr.settings import EmrServerlessSettings, EmrSettings
-from launcher.sizing.serverless import WORKER_GIB, WORKER_VCPUS, disk_gib_of, driver_vcpus_of, executors_of
+from launcher.sizing.serverless import HEAP_GIB, WORKER_GIB, WORKER_VCPUS, disk_gib_of, driver_vcpus_of, executors_of
 from launcher.spark_job import SparkJob
 from launcher.submit import job_arguments, submit_arguments
 
@@ -227,14 +226,10 @@ def _volumes(plan: ClusterPlan) -> JsonObject:
     return {"EbsConfiguration": {"EbsBlockDeviceConfigs": [device], "EbsOptimized": True}}
 
 
-HEAP_GIB = 1
-"""Heap of an executor's JVM per core: the Python workers hold the rows."""
-
-
 def start_job_run_request(launch: ClusterLaunch, settings: EmrServerlessSettings) -> JsonObject:
     """The whole request, its client token included: the same attempt is the same job run for any number of requests.
 
-    Raises `Invalid`, with both figures, for a plan whose tasks exceed the memory of a worker's.
+    Raises `Invalid`, with both figures, for a plan whose driver exceeds the memory of one.
     """
     return {
         "applicationId": settings.application_id,
@@ -276,13 +271,6 @@ def _parameters(plan: ClusterPlan, settings: EmrServerlessSettings) -> str:
 def _serverless_settings(plan: ClusterPlan) -> dict[str, str]:
     """Worked: 3 nodes of 16 tasks are 24 workers of 2 vCPU, each with a heap of 1 GiB and 15 GiB for two Python
     workers; the driver's is one more."""
-    overhead_gib = WORKER_GIB - HEAP_GIB
-    task_bytes_max = overhead_gib * GIB // WORKER_VCPUS
-    if plan.task_memory_bytes > task_bytes_max:
-        raise Invalid(
-            f"tasks are planned with {plan.task_memory_bytes:,} bytes each, and a worker of {WORKER_VCPUS} vCPU on EMR "
-            f"Serverless has {task_bytes_max:,} for each: take instance types of 8 GiB a vCPU"
-        )
     executors = executors_of(plan.tasks)
     executors_max = executors_of(plan.nodes_max * plan.cores_per_node)
     disk_gib = disk_gib_of(plan.nodes * plan.scratch_bytes_per_node, executors)
@@ -294,7 +282,7 @@ def _serverless_settings(plan: ClusterPlan) -> dict[str, str]:
         "spark.dynamicAllocation.maxExecutors": str(executors_max),
         "spark.executor.cores": str(WORKER_VCPUS),
         "spark.executor.memory": f"{HEAP_GIB}g",
-        "spark.executor.memoryOverhead": f"{overhead_gib}g",
+        "spark.executor.memoryOverhead": f"{WORKER_GIB - HEAP_GIB}g",
         "spark.emr-serverless.executor.disk": f"{disk_gib}g",
         **_driver_settings(plan.driver_heap_bytes // GIB or 1, plan.driver_overhead_bytes // GIB or 1),
     }

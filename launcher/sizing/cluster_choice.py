@@ -17,7 +17,6 @@ from compactor.model.names import counted
 from compactor.planning.capacity import Scarce, Shortage, shortages
 from compactor.planning.cluster_plan import ClusterPlan, Cost, PaidRates
 from compactor.planning.sizing import (
-    INDEX_BYTES_PER_ROW,
     ROW_INDEX_BYTES,
     Resources,
     SessionSize,
@@ -26,12 +25,19 @@ from compactor.planning.sizing import (
     size_session,
     work_of,
 )
-from compactor.planning.store_use import StoreUse, store_use
-from compactor.planning.time_model import SessionWork
 from launcher.sizing.desired_sla import DesiredSla
 from launcher.sizing.instance_types import BUILT_IN, InstanceType, PriceList
-from launcher.sizing.money import Nodes, cost_of, rates_of
-from launcher.sizing.serverless import DISK_GIB_MAX, DISK_GIB_MIN, ServerlessWorkers, disk_gib_of, serverless_rates
+from launcher.sizing.money import Nodes, cost_of, cost_sentences, expected_store_use, rates_of
+from launcher.sizing.serverless import (
+    DISK_GIB_MAX,
+    DISK_GIB_MIN,
+    TASK_MEMORY_BYTES,
+    WORKER_GIB,
+    WORKER_VCPUS,
+    ServerlessWorkers,
+    disk_gib_of,
+    serverless_rates,
+)
 from launcher.sizing.serverless import executors_of as serverless_executors_of
 
 __all__ = ["ChosenCluster", "ClusterLimits", "ClusterPlan", "ClusterRoom", "choose_cluster"]
@@ -281,7 +287,7 @@ class ClusterChooser:
         refused: list[tuple[int, Invalid]] = []
         for each in prices.instance_types:
             try:
-                self._outline(resources_of(each, self._room.limits.nodes_min, 0.0))
+                self._outline(self._resources_of(each, self._room.limits.nodes_min))
             except Invalid as error:
                 refused.append((task_memory_bytes_of(each), error))
             else:
@@ -291,20 +297,25 @@ class ClusterChooser:
         return replace(self._room, prices=prices.model_copy(update={"instance_types": tuple(fitting)}))
 
     def _fits_no_cluster(self, short: Sequence[_TooSmall]) -> Invalid:
-        """With the figures of the largest cluster that is allowed."""
-        found = [each for each in short if each.shortage is not None]
+        """With the figures of the largest cluster that is allowed, or of the tasks with most memory."""
+        found = {each.instance.name: each for each in short if each.shortage is not None}.values()  # with most nodes
         if not found:
             return self._driver_does_not_fit()
-        most = max(found, key=lambda each: (each.nodes * each.instance.vcpus, each.nodes, each.instance.memory_bytes))
-        cluster = f"{most.nodes} x {most.instance.name}, the largest cluster within the limits"
+        by_disk = [each for each in found if each.scarce is Scarce.SCRATCH]
+        if by_disk:
+            most = max(by_disk, key=lambda each: (each.nodes * each.instance.vcpus, each.nodes))
+            cluster = f"{most.nodes} x {most.instance.name}, the largest cluster within the limits"
+            return Invalid(f"on {cluster}, {most.shortage}; or allow more nodes, or instance types with more disk")
+        most = max(found, key=lambda each: task_memory_bytes_of(each.instance))
         return Invalid(
-            f"on {cluster}, {most.shortage}; or allow more nodes, or instance types with more memory and disk"
+            f"on {most.instance.name}, whose tasks have most memory, {most.shortage}; or allow instance types with "
+            "more memory a vCPU"
         )
 
     def _driver_does_not_fit(self) -> Invalid:
         prices, size = self._room.prices, self._size
         most = max(prices.instance_types, key=lambda each: each.memory_bytes)
-        outline = self._outline(resources_of(most, self._room.limits.nodes_min, 0.0))
+        outline = self._outline(self._resources_of(most, self._room.limits.nodes_min))
         driver = _DriverMemory.of(outline)
         needed = driver.heap_bytes + driver.overhead_bytes + PRIMARY_SYSTEM_BYTES
         return Invalid(
@@ -312,6 +323,22 @@ class ClusterChooser:
             f"need {needed / _GIB:,.0f} GiB for the driver, and the largest instance type, {most.name}, has "
             f"{most.memory_bytes / _GIB:,.0f}: allow larger instance types, or ask for fewer hash buckets or larger "
             "compacted files (rows_per_compacted_file)"
+        )
+
+    def _resources_of(self, instance: InstanceType, nodes: int) -> Resources:
+        limits = self._room.limits
+        resources = replace(
+            resources_of(instance, nodes, limits.start_seconds),
+            start_late_seconds=limits.start_late_seconds,
+            start_note=self._room.start_note,
+            place_factors=self._room.place_factors,
+        )
+        if not self._room.serverless:
+            return resources
+        return replace(
+            resources,
+            task_memory_bytes=min(resources.task_memory_bytes, TASK_MEMORY_BYTES),
+            scratch_bytes=serverless_executors_of(resources.tasks) * DISK_GIB_MAX * _GIB,
         )
 
     def _outline(self, resources: Resources) -> Sizing:
@@ -355,19 +382,10 @@ class ClusterChooser:
         )
 
     def _candidate(self, instance: InstanceType, nodes: int) -> _Candidate | _TooSmall:
-        limits = self._room.limits
-        resources = replace(
-            resources_of(instance, nodes, limits.start_seconds),
-            start_late_seconds=limits.start_late_seconds,
-            start_note=self._room.start_note,
-            place_factors=self._room.place_factors,
-        )
-        if self._room.serverless:
-            disk_bytes = serverless_executors_of(resources.tasks) * DISK_GIB_MAX * _GIB
-            resources = replace(resources, scratch_bytes=disk_bytes)
+        resources = self._resources_of(instance, nodes)
         outline = self._outline(resources)
         driver = _DriverMemory.of(outline)
-        primary = _primary(self._room.prices, driver)
+        primary = instance if self._room.serverless else _primary(self._room.prices, driver)
         if primary is None:
             return _TooSmall(instance, nodes, None)
         if driver.overhead_bytes > DRIVER_OVERHEAD_BYTES_MIN:
@@ -452,16 +470,12 @@ class ClusterChooser:
         nodes = described_nodes(plan)
         spot = f", {plan.spot_nodes} of them on Spot" if plan.spot_nodes else ""
         of = f"{counted(plan.tasks, 'core')}, {plan.task_memory_bytes / _GIB:.1f} GiB for a task{spot}"
-        executors = f"{counted(plan.executors_per_node, 'executor')} of {counted(plan.executor_cores, 'core')}"
-        scratch = f"{plan.local_disk_gib} GiB of local disks"
-        if plan.scratch_volumes_per_node:
-            scratch = f"{counted(plan.scratch_volumes_per_node, 'volume')} of {plan.scratch_volume_gib} GiB"
-        scaling = f"managed scaling from {plan.nodes} to {counted(plan.nodes_max, 'node')}"
+        growth = _growth_phrase(plan)
         if plan.nodes_max > plan.nodes:
-            scaling += f", which limits on money count as ${plan.usd_charged:,.4f}"
+            growth += f", which limits on money count as ${plan.usd_charged:,.4f}"
         return (
             f"cluster: {nodes}, {of}: {self._why(plan)}",
-            f"each node has {executors}, and {scratch} for scratch files; {scaling}",
+            growth,
             cost_sentences(plan.cost, self._room.prices.region),
             *self._room.warnings,
         )
@@ -508,14 +522,20 @@ def described_nodes(plan: ClusterPlan) -> str:
     return f"{plan.nodes} x {plan.instance_type} and 1 x {plan.primary_instance_type} for the driver"
 
 
-def cost_sentences(cost: Cost, region: str) -> str:
-    """The arithmetic of the money."""
-    return (
-        f"${cost.total_usd:,.4f}: instances ${cost.instances_usd:,.4f} + EMR ${cost.surcharge_usd:,.4f} + volumes "
-        f"${cost.volumes_usd:,.4f} for {cost.seconds:,.0f} s, ${cost.start_usd:,.4f} of it while the cluster starts; "
-        f"S3 requests ${cost.requests_usd:,.4f} + a month of what is written ${cost.storage_usd:,.4f}; "
-        f"prices of {region} on {cost.priced_on}"
-    )
+def _growth_phrase(plan: ClusterPlan) -> str:
+    """What its machines have, and how many they may become."""
+    if plan.primary_instance_type is None:
+        workers = serverless_executors_of(plan.tasks)
+        most = serverless_executors_of(plan.nodes_max * plan.cores_per_node)
+        disk = disk_gib_of(plan.nodes * plan.scratch_bytes_per_node, workers)
+        has = f"{WORKER_VCPUS} vCPU, {WORKER_GIB} GiB of memory, and {disk} GiB of disk for scratch files"
+        return f"each worker has {has}; Spark asks for {workers} to {counted(most, 'worker')}"
+    executors = f"{counted(plan.executors_per_node, 'executor')} of {counted(plan.executor_cores, 'core')}"
+    scratch = f"{plan.local_disk_gib} GiB of local disks"
+    if plan.scratch_volumes_per_node:
+        scratch = f"{counted(plan.scratch_volumes_per_node, 'volume')} of {plan.scratch_volume_gib} GiB"
+    scaling = f"managed scaling from {plan.nodes} to {counted(plan.nodes_max, 'node')}"
+    return f"each node has {executors}, and {scratch} for scratch files; {scaling}"
 
 
 def executors_of(instance: InstanceType) -> tuple[int, int]:
@@ -557,25 +577,6 @@ def scratch_volumes(instance: InstanceType, nodes: int, scratch: int) -> tuple[i
     gib = max(-(-int(scratch * SCRATCH_SPARE / nodes) // _GIB), SCRATCH_VOLUME_GIB_MIN)
     volumes = min(-(-gib // SCRATCH_VOLUME_GIB_MAX), SCRATCH_VOLUMES_MAX)
     return volumes, min(-(-gib // volumes), SCRATCH_VOLUME_GIB_MAX)
-
-
-def expected_store_use(work: SessionWork, size: SessionSize, hash_bucket_count: int) -> StoreUse:
-    """The use of S3; none for a lake elsewhere."""
-    if not size.lake_is_remote:
-        return StoreUse()
-    rows_per_file = size.delta_rows / max(size.delta_files, 1)
-    compacted_files = max(work.rows_written / max(rows_per_file, 1), work.rounds)
-    index_bytes = INDEX_BYTES_PER_ROW * (work.index_rows + work.delta_rows + work.rehashed_rows)
-    from_buckets, to_buckets = (
-        (size.inherited_hash_bucket_count or 0, hash_bucket_count) if work.rehashed_rows else (0, 0)
-    )
-    return store_use(
-        rounds=work.rounds,
-        files_read=work.files_read + hash_bucket_count * work.rounds + from_buckets,
-        bytes_read=work.bytes_read + index_bytes,
-        files_written=int(compacted_files) + hash_bucket_count * work.rounds + to_buckets,
-        bytes_written=work.bytes_written + index_bytes,
-    )
 
 
 def _primary(prices: PriceList, driver: _DriverMemory) -> InstanceType | None:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compactor.planning.cluster_plan import ClusterPlan, ClusterUse, Cost, PaidRates, UnitRates
-from compactor.planning.store_use import StoreUse
+from compactor.planning.sizing import INDEX_BYTES_PER_ROW, SessionSize
+from compactor.planning.store_use import StoreUse, store_use
+from compactor.planning.time_model import SessionWork
 from launcher.sizing.instance_types import InstanceType, PriceList
 
 SECONDS_MIN = 60.0
@@ -112,6 +114,16 @@ def _by_use(cost: Cost, units: UnitRates, use: ClusterUse) -> Cost:
     return cost.model_copy(update={**paid, "spot_usd": spot_usd, "total_usd": total_usd})
 
 
+def cost_sentences(cost: Cost, region: str) -> str:
+    """The arithmetic of the money."""
+    return (
+        f"${cost.total_usd:,.4f}: instances ${cost.instances_usd:,.4f} + EMR ${cost.surcharge_usd:,.4f} + volumes "
+        f"${cost.volumes_usd:,.4f} for {cost.seconds:,.0f} s, ${cost.start_usd:,.4f} of it while the cluster starts; "
+        f"S3 requests ${cost.requests_usd:,.4f} + a month of what is written ${cost.storage_usd:,.4f}; "
+        f"prices of {region} on {cost.priced_on}"
+    )
+
+
 def shared_by(plan: ClusterPlan, end_seconds: Sequence[float], stores: Sequence[StoreUse]) -> tuple[ClusterPlan, ...]:
     """One cluster for several sessions, as the plan of each: every session pays the same part of it, and its own use
     of S3. The rates of a session are such that it has paid its part at its expected end, so that the parts of all
@@ -140,3 +152,22 @@ def _part(plan: ClusterPlan, share: float, seconds: float, store: StoreUse) -> C
     most = None if plan.usd_hour_max is None else plan.usd_hour_max * share
     cost = cost_of(rates, seconds, plan.start_seconds, store)
     return plan.model_copy(update={"rates": rates, "usd_hour_max": most, "cost": cost})
+
+
+def expected_store_use(work: SessionWork, size: SessionSize, hash_bucket_count: int) -> StoreUse:
+    """The use of S3; none for a lake elsewhere."""
+    if not size.lake_is_remote:
+        return StoreUse()
+    rows_per_file = size.delta_rows / max(size.delta_files, 1)
+    compacted_files = max(work.rows_written / max(rows_per_file, 1), work.rounds)
+    index_bytes = INDEX_BYTES_PER_ROW * (work.index_rows + work.delta_rows + work.rehashed_rows)
+    from_buckets, to_buckets = (
+        (size.inherited_hash_bucket_count or 0, hash_bucket_count) if work.rehashed_rows else (0, 0)
+    )
+    return store_use(
+        rounds=work.rounds,
+        files_read=work.files_read + hash_bucket_count * work.rounds + from_buckets,
+        bytes_read=work.bytes_read + index_bytes,
+        files_written=int(compacted_files) + hash_bucket_count * work.rounds + to_buckets,
+        bytes_written=work.bytes_written + index_bytes,
+    )

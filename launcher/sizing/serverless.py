@@ -17,6 +17,9 @@ WORKER_VCPUS = 2
 WORKER_GIB = 16
 """Memory of a worker, its JVM and its Python workers together."""
 
+HEAP_GIB = 1
+"""Of that its JVM's heap: the Python workers hold the rows."""
+
 DRIVER_GIB_MAX = {2: 16, 4: 30, 8: 60, 16: 120}
 """The most memory of a driver by its vCPUs."""
 
@@ -24,6 +27,9 @@ DISK_GIB_MIN, DISK_GIB_MAX = 20, 200
 """Disk of a worker for scratch files; the least of it is not charged."""
 
 _GIB = 1024**3
+
+TASK_MEMORY_BYTES = (WORKER_GIB - HEAP_GIB) * _GIB // WORKER_VCPUS
+"""The most memory of a task."""
 
 
 @dataclass(frozen=True)

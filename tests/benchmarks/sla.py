@@ -46,8 +46,7 @@ from compactor.planning.spec import JobRunSpec, SessionResult
 from compactor.planning.store_use import StoreUse
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.opening import open_store
-from launcher.sizing.cluster_choice import expected_store_use
-from launcher.sizing.money import SECONDS_MIN, cost_of
+from launcher.sizing.money import SECONDS_MIN, cost_of, expected_store_use
 from tests.benchmarks import report
 from tests.benchmarks.cluster_sla import TABLES, cluster_section, cluster_trials, read_notes, run_missing_tables
 from tests.benchmarks.machine import describe_machine

@@ -217,10 +217,12 @@ def test_a_driver_that_no_instance_type_holds_is_refused_with_both_figures() -> 
         choose_cluster(size, ClusterRoom(), None, hash_bucket_count=30_000)
 
 
-def test_a_row_group_that_no_allowed_instance_type_holds_is_refused_with_the_largest_cluster() -> None:
+def test_a_row_group_that_no_allowed_instance_type_holds_is_refused_and_told_what_helps() -> None:
     size = SessionSize(0, 10**6, 10**9, 0, None, largest_delta_file_rows=10**6, held_row_group_bytes=8 * GIB)
-    with pytest.raises(Invalid, match=r"on 1 x r\w+\.16xlarge, the largest cluster within .* a task has [\d,]+ bytes"):
+    with pytest.raises(Invalid, match=r"on r\w+\.\w+, whose tasks have most memory, .* a task has [\d,]+ ") as refused:
         choose_cluster(size, ClusterRoom(), None)
+    assert str(refused.value).endswith("or allow instance types with more memory a vCPU")
+    assert "more nodes" not in str(refused.value)
     roomy = BUILT_IN.instance_type("r5.xlarge").model_copy(update={"name": "x2iedn.xlarge", "memory_gib": 128.0})
     prices = BUILT_IN.model_copy(update={"instance_types": (*BUILT_IN.instance_types, roomy)})
     assert choose_cluster(size, ClusterRoom(prices=prices), None).plan.instance_type == "x2iedn.xlarge"
@@ -233,6 +235,32 @@ def test_a_file_takes_as_many_nodes_as_have_its_scratch_and_is_refused_where_the
     assert choose_cluster(size, ClusterRoom(ClusterLimits(nodes_max=10), disks), None).plan.nodes == 10
     with pytest.raises(Invalid, match=r"on 9 x r5d.xlarge, the largest .* bytes of scratch folders, which have [\d,]+"):
         choose_cluster(size, ClusterRoom(ClusterLimits(nodes_max=9), disks), None)
+
+
+def test_tasks_of_serverless_are_planned_with_what_a_worker_has_whatever_an_instance_type_does() -> None:
+    roomy = BUILT_IN.instance_type("r5.xlarge").model_copy(update={"name": "x2iedn.xlarge", "memory_gib": 128.0})
+    prices = BUILT_IN.model_copy(update={"instance_types": (roomy,)})
+    size = SessionSize(0, 10**9, 10**11, 0, None)
+    plan = choose_cluster(size, ClusterRoom(prices=prices, serverless=True), None).plan
+    assert plan.task_memory_bytes == 7.5 * GIB
+    assert choose_cluster(size, ClusterRoom(prices=prices), None).plan.task_memory_bytes > 20 * GIB
+
+
+def test_a_driver_on_serverless_needs_no_instance_type_of_the_list() -> None:
+    size = SessionSize(10**11, 10**9, 10**11, 0, 10_000, delta_files=1_000, compacted_files=160_000)
+    small = ClusterRoom(prices=BUILT_IN.only(("r5.xlarge",)), serverless=True)
+    assert choose_cluster(size, small, None, hash_bucket_count=10_000).plan.driver_overhead_bytes > 20 * GIB
+    with pytest.raises(Invalid, match=r"the largest instance type, r5\.xlarge, has 32"):
+        choose_cluster(size, replace(small, serverless=False), None, hash_bucket_count=10_000)
+
+
+def test_workers_of_serverless_are_told_as_workers() -> None:
+    plan = choose_cluster(terabytes(), ClusterRoom(ClusterLimits(nodes_max=4), serverless=True), None)
+    told = " ".join(plan.arithmetic)
+    assert "each worker has 2 vCPU, 16 GiB of memory, and" in told
+    assert f"Spark asks for {plan.plan.tasks // 2} to " in told
+    assert "each node" not in told
+    assert "managed scaling" not in told
 
 
 def test_the_disks_of_serverless_workers_bound_a_round() -> None:
