@@ -134,10 +134,17 @@ WorkerPlanner = Callable[[SessionSpec, DeltaCatalog, WorkerPool, int], SmallSess
 
 @dataclass(frozen=True)
 class BundleRoom:
-    """The resources of a bundle. `cluster_plan`: None on an existing machine."""
+    """The resources of a bundle.
+
+    cluster_plan  None on an existing machine
+    warnings      of its prices
+    desired       what is left of the desired SLA; None: it was not looked at
+    """
 
     resources: Resources
     cluster_plan: ClusterPlan | None = None
+    warnings: tuple[str, ...] = ()
+    desired: DesiredSla | None = None
 
 
 def room_for_bundles(room: Room) -> BundleRoom:
@@ -151,7 +158,7 @@ def room_for_bundles(room: Room) -> BundleRoom:
         index_rows=0, delta_rows=1, delta_bytes=1, sort_values_bytes=0, inherited_hash_bucket_count=None
     )
     chosen = choose_cluster(one_row, room, None)
-    return BundleRoom(chosen.resources, chosen.plan)
+    return BundleRoom(chosen.resources, chosen.plan, room.warnings)
 
 
 def room_in_time(
@@ -178,7 +185,7 @@ def room_in_time(
         if larger.resources.machines <= best.resources.machines:
             break
         best = larger
-    return best
+    return replace(best, desired=desired)
 
 
 def _seconds_together(members: Sequence[SmallSession], room: BundleRoom) -> float:
@@ -266,15 +273,22 @@ def plan_shared_job(bundle_id: str, sessions: Sequence[SmallSession], room: Bund
         return SharedJob(plan, None)
     ends = [member.before_seconds + session.seconds for member, session in zip(plan.members, sessions, strict=True)]
     parts = shared_by(cluster, ends, [session.store for session in sessions])
-    members = tuple(_paying(member, part, len(parts)) for member, part in zip(plan.members, parts, strict=True))
+    members = tuple(_paying(member, part, room, len(parts)) for member, part in zip(plan.members, parts, strict=True))
     whole = cost_of(cluster.rates, max(ends), cluster.start_seconds, _sum([session.store for session in sessions]))
     return SharedJob(plan.model_copy(update={"members": members}), cluster.model_copy(update={"cost": whole}))
 
 
-def _paying(member: BundleMember, part: ClusterPlan, members: int) -> BundleMember:
-    cluster = part.model_copy(update={"expected_sla": member.plan.expected_sla})
-    money = f"1/{members} of a cluster, {described_nodes(cluster)}: {cost_sentences(cluster.cost, cluster.region)}"
-    plan = member.plan.model_copy(update={"cluster": cluster, "arithmetic": (*member.plan.arithmetic, money)})
+def _paying(member: BundleMember, part: ClusterPlan, room: BundleRoom, members: int) -> BundleMember:
+    expected_sla, desired = member.plan.expected_sla, room.desired
+    late_seconds = 0.0 if desired is None else expected_sla - desired.left_seconds
+    in_time = None if desired is None else late_seconds <= 0
+    cluster = part.model_copy(update={"expected_sla": expected_sla, "within_desired_sla": in_time})
+    told = [
+        f"1/{members} of a cluster, {described_nodes(cluster)}: {cost_sentences(cluster.cost, cluster.region)}",
+        *([f"{late_seconds:,.0f} s more than {desired}"] if late_seconds > 0 else []),
+        *room.warnings,
+    ]
+    plan = member.plan.model_copy(update={"cluster": cluster, "arithmetic": (*member.plan.arithmetic, *told)})
     return member.model_copy(update={"plan": plan})
 
 

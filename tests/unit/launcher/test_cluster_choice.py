@@ -16,7 +16,7 @@ from compactor.planning.spec import SessionSpec
 from compactor.planning.store_use import StoreUse
 from compactor.planning.time_model import SLA_BUFFER
 from compactor.storage.location import parse_location
-from launcher.plan import room_for_bundles, room_in_time
+from launcher.plan import plan_shared_job, room_for_bundles, room_in_time
 from launcher.sizing.cluster_choice import (
     ChosenCluster,
     ClusterLimits,
@@ -364,6 +364,19 @@ def test_a_bundle_gets_the_nodes_that_its_last_member_needs_to_be_in_time() -> N
     assert room_in_time(members, one, room, None) is one
     within = ClusterRoom(ClusterLimits(nodes_max=16, vcpus_max=8), room.prices)
     assert room_in_time(members, one, within, DesiredSla(500)).resources.machines == 2
+
+
+def test_a_session_of_a_bundle_is_told_that_it_is_late_and_that_prices_are_doubtful_as_one_alone_is() -> None:
+    room = ClusterRoom(ClusterLimits(nodes_max=1), BUILT_IN.only(("r5.xlarge",)), warnings=("prices are old",))
+    members = [small_session(20.0)] * 3
+    for left, in_time in ((10, False), (2_000, True)):
+        found = room_in_time(members, room_for_bundles(room), room, DesiredSla(left))
+        for member in plan_shared_job("bundle", members, found).plan.members:
+            cluster = member.plan.cluster
+            assert cluster is not None
+            assert cluster.within_desired_sla is in_time
+            assert member.plan.arithmetic[-1] == "prices are old"
+            assert ("s more than the desired 10 s" in member.plan.arithmetic[-2]) is not in_time
 
 
 def small_session(seconds: float) -> SmallSession:
