@@ -658,6 +658,7 @@ def _contents(sections: Container[str]) -> str:
         (question, f"[{heading}](#{_anchor(heading)})" if heading in sections else f"not in this file yet: {heading}")
         for question, heading in _QUESTIONS
     ]
+    rows.append(("What of the paper's figures and results?", "[their page](../../docs/internals/figures.md)"))
     return markdown_table(["question", "section"], rows)
 
 

@@ -195,5 +195,7 @@ GENERATED: Mapping[str, Callable[[], Iterable[str]]] = {
     "paper_points": paper_figures.points_table,
     "paper_results": paper_figures.results_table,
     "paper_buckets": paper_figures.buckets_table,
+    "paper_efficiency": paper_figures.efficiency_table,
+    "paper_by_vcpus": paper_figures.vcpus_table,
 }
 """The lines of each place but for those of `tests/infra/templates.py`, which need the CDK."""
