@@ -18,6 +18,7 @@ from launcher.emr.request import ClusterLaunch, run_job_flow_request
 from launcher.emr.service import ENDED_STATES, LIVE_STATES, PAID_STATES, ClusterSeen, EmrService, InstanceSeen
 from launcher.emr.settings import STATE_TAG, EmrSettings, tags_of
 from launcher.sizing.cluster_choice import ClusterRoom
+from launcher.sizing.instance_types import InstanceType
 from launcher.sizing.money import SECONDS_MIN
 from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobVanished, SparkJob
 
@@ -105,13 +106,15 @@ class EmrCluster:
         return None
 
     def _equivalent_types(self, instance_type: str) -> list[str]:
-        """Instance types with as many vCPUs and as much memory and disk: a plan for one fits any of them."""
-        listed = self._room.prices.instance_types
+        """Instance types with as many vCPUs and as much memory and disk: a plan for one fits any of them. Where money
+        is limited, only those that cost no more: the limits have counted the planned one."""
+        listed, is_limited = self._room.prices.instance_types, self._room.limits.usd_max is not None
         (planned,) = [each for each in listed if each.name == instance_type]
         return [
             each.name
             for each in listed
             if each.name != instance_type
+            and not (is_limited and _costs_more(each, planned))
             and each.vcpus == planned.vcpus
             and each.memory_gib >= planned.memory_gib
             and each.local_disk_gib >= planned.local_disk_gib
@@ -119,6 +122,11 @@ class EmrCluster:
 
     def _reference(self, cluster_id: str) -> ClusterReference:
         return ClusterReference(kind=KIND, region=self._settings.region, ids={CLUSTER_ID: cluster_id})
+
+
+def _costs_more(instance: InstanceType, than: InstanceType) -> bool:
+    on_spot = instance.usd_hour(spot=True) + instance.emr_usd_hour > than.usd_hour(spot=True) + than.emr_usd_hour
+    return on_spot or instance.usd_hour_max > than.usd_hour_max
 
 
 def use_of_instances(instances: Sequence[InstanceSeen], now_ms: int) -> ClusterUse | None:

@@ -158,7 +158,8 @@ class EmrSettings(_OnAws):
     service_role            of EMR itself, by name or ARN
     instance_profile        of the nodes: it must read and write lake and state, and read the archive
     security_groups         None: EMR makes its own
-    use_fleets              whether instance fleets choose among instance types that are alike; else groups of one type
+    use_fleets              whether instance fleets choose among instance types that are alike, and cost no more where
+                            money is limited; else groups of one type
     idle_seconds            after which a cluster without a step ends, if no dispatcher ends it
     """
 

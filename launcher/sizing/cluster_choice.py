@@ -585,7 +585,7 @@ def _primary(prices: PriceList, driver: _DriverMemory) -> InstanceType | None:
     needed = driver.heap_bytes + driver.overhead_bytes + PRIMARY_SYSTEM_BYTES
     roomy = [each for each in prices.instance_types if each.memory_bytes >= needed]
     if roomy:
-        return min(roomy, key=lambda each: (each.on_demand_usd_hour + each.emr_usd_hour, each.name))
+        return min(roomy, key=lambda each: (each.usd_hour_max, each.name))
     if driver == _DriverMemory():
         return max(prices.instance_types, key=lambda each: (each.memory_bytes, each.name))
     return None

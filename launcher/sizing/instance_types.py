@@ -55,6 +55,11 @@ class InstanceType(Document):
     def memory_bytes(self) -> int:
         return int(self.memory_gib * 1024**3)
 
+    @property
+    def usd_hour_max(self) -> float:
+        """On demand, on EMR."""
+        return self.on_demand_usd_hour + self.emr_usd_hour
+
     def usd_hour(self, *, spot: bool = False) -> float:
         """EC2's price alone."""
         return self.spot_usd_hour if spot and self.spot_usd_hour is not None else self.on_demand_usd_hour

@@ -17,7 +17,7 @@ from launcher.clusters.emr_serverless import EmrServerlessCluster
 from launcher.emr.settings import EmrServerlessSettings, EmrSettings
 from launcher.launch import launch_once
 from launcher.launch_journal import AttemptFailed
-from launcher.sizing.cluster_choice import ClusterRoom
+from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
 from launcher.spark_job import (
     ClusterReference,
     JobFailed,
@@ -163,6 +163,17 @@ def test_fleets_may_have_any_type_that_is_like_the_planned_one(service: Service)
     assert types[0] == "r6g.4xlarge"
     assert {each.split(".")[1] for each in types} == {"4xlarge"}
     assert len(types) > 3
+
+
+def test_where_money_is_limited_fleets_have_no_type_that_costs_more_than_the_planned_one(service: Service) -> None:
+    service.settings = service.settings.model_copy(update={"use_fleets": True})
+    room = ClusterRoom(ClusterLimits(usd_max=10))
+    plan = ON_DEMAND.model_copy(update={"instance_type": "r5.4xlarge"})
+    EmrCluster(service.boto.emr, service.settings, room, "first", service.clock).launch(job_of(), plan)
+    (request,) = service.server.requests_of("RunJobFlow")
+    core = request["Instances"]["InstanceFleets"][1]
+    types = [each["InstanceType"] for each in core["InstanceTypeConfigs"]]
+    assert types == ["r5.4xlarge", "r6i.4xlarge", "r6g.4xlarge", "r6gd.4xlarge"]
 
 
 def test_a_job_without_a_cluster_in_its_plan_is_refused(service: Service) -> None:
