@@ -397,7 +397,8 @@ class Sizing:
         if size.uncut_files:
             files = counted(size.uncut_files, "large delta file")
             piece = f"one task reads up to {size.undivided_rows:,} rows"
-            yield f"not cut between tasks: {files}, as only Parquet, ORC and plain text without quotes are; {piece}"
+            cuts = "cuts fall between row groups of Parquet, stripes of ORC, and lines of text without quotes"
+            yield f"not cut between tasks: {files}; {cuts}; {piece}"
         yield f"a hash task holds at most {rows_per_hash_task(memory_bytes, size.sort_values_bytes):,} rows at a time"
         yield f"a writer holds the indices of at most {rows_per_writer(memory_bytes):,} rows"
 

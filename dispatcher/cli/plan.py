@@ -67,6 +67,10 @@ NOTHING_TO_DO = (
     "has another hash bucket count than was asked for"
 )
 
+_NOTHING_TO_REHASH = (
+    "nothing to do: there is no index, or it has the hash buckets that it should have; a rehash compacts no delta"
+)
+
 _IDLE_SHOWN_MAX = 10
 
 
@@ -241,13 +245,13 @@ def _session_lines(sessions: Sequence[PlannedSession]) -> Iterator[str | Line]:
         if session.plan is not None:
             yield ((printable(partition_text(session.pinned.spec.partition)), HEADING),)
             yield from (f"  {sentence}" for sentence in session.plan.arithmetic)
-    idle = [session.pinned.spec.partition for session in sessions if session.plan is None]
-    for partition in idle[:_IDLE_SHOWN_MAX]:
-        yield ((printable(partition_text(partition)), HEADING),)
+    idle = [session.pinned.spec for session in sessions if session.plan is None]
+    for spec in idle[:_IDLE_SHOWN_MAX]:
+        yield ((printable(partition_text(spec.partition)), HEADING),)
     if len(idle) > _IDLE_SHOWN_MAX:
         yield f"and {counted(len(idle) - _IDLE_SHOWN_MAX, 'more partition')}"
     if idle:
-        yield f"  {NOTHING_TO_DO}"
+        yield f"  {NOTHING_TO_DO if idle[0].job_run.operation == 'compact' else _NOTHING_TO_REHASH}"
 
 
 def _total_lines(total: Total) -> Iterator[str | Line]:

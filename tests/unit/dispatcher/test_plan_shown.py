@@ -282,6 +282,13 @@ def test_a_rehash_to_what_the_index_has_is_nothing_to_do(command: Command, lake:
     assert planned(command, lake, *options, operation="rehash", partitions=ONE_DAY)["total"]["nothing_to_do"] == 1
 
 
+def test_a_rehash_without_an_index_does_not_say_that_no_delta_is_pending(command: Command, lake: Path) -> None:
+    result = command("plan", document(lake, operation="rehash", hash_bucket_count=7), "--lake", str(lake))
+    said = " ".join(result.out.split())
+    assert "nothing to do: there is no index, or it has the hash buckets that it should have; a rehash" in said
+    assert "no delta is pending" not in said
+
+
 def test_a_rehash_that_says_how_rows_are_compacted_is_refused(command: Command, lake: Path) -> None:
     file = document(lake, operation="rehash", max_rows_per_round=5, max_dead_row_share=0.5)
     result = command("plan", file, "--lake", str(lake))

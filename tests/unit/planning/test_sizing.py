@@ -321,7 +321,8 @@ def test_a_small_session_is_one_round_whatever_is_known_of_the_machine() -> None
 
 def test_a_plan_says_which_files_one_task_has_to_read() -> None:
     text = SessionSize(0, 8_000_000, 600_000_000, 0, None, undivided_rows=8_000_000, uncut_files=1)
-    said = "not cut between tasks: 1 large delta file, as only Parquet, ORC and plain text without quotes are"
+    cuts = "cuts fall between row groups of Parquet, stripes of ORC, and lines of text without quotes"
+    said = f"not cut between tasks: 1 large delta file; {cuts}"
     cores = Resources(1 << 30, 4)
     assert f"{said}; one task reads up to 8,000,000 rows" in size_session(text, cores, None, None).arithmetic
     cut = size_session(replace(text, uncut_files=0), cores, None, None)
