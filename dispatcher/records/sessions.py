@@ -138,7 +138,7 @@ class SessionState:
     launched_epoch  of the last launch, while its end is unknown
     in_flight       the last attempt, until its end is recorded
     launched_at_ms, ended_at_ms  of the last attempt, and of the session, if recorded
-    failed_seconds  from launch to end of each failed attempt, if both were recorded
+    failed_seconds  from launch to end of each failed attempt that was launched, if both were recorded
     failed_launched_at_ms  of the last failed attempt
     bundle          in which the last attempt was launched; None: it had a Spark job of its own
     alone           it has failed in a bundle, and is not bundled again
@@ -198,7 +198,7 @@ def apply_to_session(session: SessionState, action: AboutSession) -> SessionStat
                 setbacks=after,
                 launched_epoch=None,
                 in_flight=None,
-                failed_seconds=session.attempt_seconds(action.failed_at_ms),
+                failed_seconds=_failed_seconds(session, action.failed_at_ms),
                 failed_launched_at_ms=session.launched_at_ms,
                 alone=session.alone or action.alone,
                 waits_after=action.reasons,
@@ -207,3 +207,8 @@ def apply_to_session(session: SessionState, action: AboutSession) -> SessionStat
             return replace(session, end=action.end, ended_at_ms=action.at_ms, in_flight=None)
         case _:
             assert_never(action)
+
+
+def _failed_seconds(session: SessionState, failed_at_ms: int) -> tuple[float, ...]:
+    """With the attempt's, unless its launch was refused: no node has run for it."""
+    return session.failed_seconds if session.cluster is None else session.attempt_seconds(failed_at_ms)

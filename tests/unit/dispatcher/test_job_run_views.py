@@ -32,6 +32,7 @@ from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.outcome import expected_sla, with_cost
 from dispatcher.records.sessions import (
     SessionEnded,
+    SessionLaunched,
     SessionLaunching,
     SessionPlanned,
     SessionRetried,
@@ -41,6 +42,7 @@ from launcher.outcomes import Failed, Succeeded
 from launcher.plan import makespan_seconds
 from launcher.sizing.cluster_choice import ClusterRoom, choose_cluster
 from launcher.sizing.money import cost_used
+from launcher.spark_job import ClusterReference
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
 from tests.plans import a_pin, a_run
@@ -89,6 +91,8 @@ class State:
                 epoch=1, session_id=SESSION, attempt=attempt, at_ms=self.clock.now_ms(), name="x", place="here"
             )
         )
+        reference = ClusterReference(kind="emr", ids={})
+        self.write(SessionLaunched(epoch=1, session_id=SESSION, attempt=attempt, cluster="here", reference=reference))
 
     def rounds(self, *counts: RowCounts, expected_sla: float = 10.0) -> None:
         log = DurableLog(self.records.store, SessionFolder(RUN, SESSION).log, SESSION_LOG, self.clock)

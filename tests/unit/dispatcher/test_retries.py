@@ -406,6 +406,17 @@ def test_a_session_on_a_cluster_of_its_own_is_told_with_its_cost_before_and_afte
     assert counted[COST] == pytest.approx(succeeded.cost.total_usd)
 
 
+def test_launches_that_were_refused_cost_nothing(desk: Desk) -> None:
+    desk.cluster.has = ClusterRoom()
+    desk.cluster.behaves = in_turn(HasNoRoom(), HasNoRoom(), Succeeds())
+    desk.append([{"id": 1}])
+    desk.accept()
+    desk.run()
+    (succeeded,) = [event.data for event in desk.sink.events if isinstance(event.data, SessionSucceededEvent)]
+    assert succeeded.cost is not None
+    assert succeeded.cost.seconds == 60, "of the one attempt that was launched"
+
+
 def test_an_attempt_that_somebody_planned_and_never_launched_leaves_its_number_unused(desk: Desk) -> None:
     desk.append([{"id": 1}])
     job_run_id = desk.accept()
