@@ -108,11 +108,11 @@ class EmrCluster:
     def _equivalent_types(self, instance_type: str) -> list[str]:
         """Instance types with as many vCPUs and as much memory and disk: a plan for one fits any of them. Where money
         is limited, only those that cost no more: the limits have counted the planned one."""
-        listed, is_limited = self._room.prices.instance_types, self._room.limits.usd_max is not None
-        (planned,) = [each for each in listed if each.name == instance_type]
+        prices, is_limited = self._room.prices, self._room.limits.usd_max is not None
+        planned = prices.instance_type(instance_type)
         return [
             each.name
-            for each in listed
+            for each in prices.instance_types
             if each.name != instance_type
             and not (is_limited and _costs_more(each, planned))
             and each.vcpus == planned.vcpus

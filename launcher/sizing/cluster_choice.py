@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from compactor.model.errors import Invalid
 from compactor.model.names import counted
@@ -25,6 +26,7 @@ from compactor.planning.sizing import (
     size_session,
     work_of,
 )
+from compactor.planning.store_use import StoreUse
 from launcher.sizing.desired_sla import DesiredSla
 from launcher.sizing.instance_types import BUILT_IN, InstanceType, PriceList
 from launcher.sizing.money import Nodes, cost_of, cost_sentences, expected_store_use, rates_of
@@ -97,24 +99,14 @@ class ClusterLimits:
     start_late_seconds: float = 0.0
 
     def check(self) -> None:
-        """Raises `Invalid` with every reason."""
+        """Raises `Invalid` with every reason that the reader of options does not have (`Limits`)."""
         reasons = []
-        if self.nodes_min < 1:
-            reasons.append(f"the least number of nodes is {self.nodes_min}: it must be 1 or more")
-        if self.nodes_max < 1:
-            reasons.append(f"the greatest number of nodes is {self.nodes_max}: it must be 1 or more")
-        elif self.nodes_min > self.nodes_max:
+        if self.nodes_min > self.nodes_max:
             reasons.append(
                 f"at least {self.nodes_min} nodes and at most {self.nodes_max}: the least is above the greatest"
             )
-        if self.vcpus_max is not None and self.vcpus_max < 1:
-            reasons.append(f"the greatest number of vCPUs is {self.vcpus_max}: it must be 1 or more")
-        if self.usd_max is not None and self.usd_max <= 0:
-            reasons.append(f"the most that a session may cost is ${self.usd_max:g}: it must be above 0")
         if not 0 <= self.spot_share <= 1:
             reasons.append(f"the share of nodes on Spot is {self.spot_share:g}: it must be from 0 to 1")
-        if self.start_seconds < 0:
-            reasons.append(f"a cluster starts in {self.start_seconds:g} seconds: it must be 0 or more")
         if reasons:
             raise Invalid(*reasons)
 
@@ -217,33 +209,23 @@ class _DriverMemory:
         return cls(max(DRIVER_HEAP_BYTES_MIN, overhead // 2), max(DRIVER_OVERHEAD_BYTES_MIN, overhead))
 
 
-class ClusterChooser:
-    """One choice: for a session of one size, within one set of limits.
+@dataclass(frozen=True)
+class _Choice:
+    """One choice: for a session of one size, within one set of limits. See `choose_cluster`."""
 
-    Raises `Invalid`, with both figures, if it cannot run within the limits, or with the requested bucket count.
-    """
+    size: SessionSize
+    room: ClusterRoom
+    desired_sla: DesiredSla | None
+    hash_bucket_count: int | None
+    rows_per_round: int | None
+    share_of_memory: float
 
-    def __init__(
-        self,
-        size: SessionSize,
-        room: ClusterRoom,
-        desired_sla: DesiredSla | None,
-        *,
-        hash_bucket_count: int | None = None,
-        rows_per_round: int | None = None,
-        share_of_memory: float = 1.0,
-    ) -> None:
-        room.check()
-        self._size = size
-        self._room = room
-        self._desired_sla = desired_sla
-        self._hash_bucket_count = hash_bucket_count
-        self._rows_per_round = rows_per_round
-        self._share_of_memory = share_of_memory
-        self._store_floor = expected_store_use(work_of(size, 1), size, hash_bucket_count=1)
+    @cached_property
+    def _store_floor(self) -> StoreUse:
+        return expected_store_use(work_of(self.size, 1), self.size, hash_bucket_count=1)
 
     def choose(self) -> ChosenCluster:
-        room, usd_max = self._room_that_holds_the_index(), self._room.limits.usd_max
+        room, usd_max = self._room_that_holds_the_index(), self.room.limits.usd_max
         room.check()
         best: _Candidate | None = None
         candidates: list[_Candidate] = []
@@ -274,7 +256,7 @@ class ClusterChooser:
             )
         chosen = best or min(affordable, key=lambda each: each.speed_rank)
         sizing = size_session(
-            self._size, chosen.resources, self._hash_bucket_count, self._rows_per_round, self._share_of_memory
+            self.size, chosen.resources, self.hash_bucket_count, self.rows_per_round, self.share_of_memory
         )
         plan = self._plan(chosen, sizing)
         return ChosenCluster(plan, chosen.resources, sizing, self._arithmetic(plan))
@@ -282,19 +264,19 @@ class ClusterChooser:
     def _room_that_holds_the_index(self) -> ClusterRoom:
         """With the instance types whose tasks do, in the requested bucket count. Raises `Invalid`, with the figures of
         the one with most memory, if none does."""
-        prices = self._room.prices
+        prices = self.room.prices
         fitting: list[InstanceType] = []
         refused: list[tuple[int, Invalid]] = []
         for each in prices.instance_types:
             try:
-                self._outline(self._resources_of(each, self._room.limits.nodes_min))
+                self._outline(self._resources_of(each, self.room.limits.nodes_min))
             except Invalid as error:
                 refused.append((task_memory_bytes_of(each), error))
             else:
                 fitting.append(each)
         if not fitting:
             raise max(refused, key=lambda found: found[0])[1]
-        return replace(self._room, prices=prices.model_copy(update={"instance_types": tuple(fitting)}))
+        return replace(self.room, prices=prices.model_copy(update={"instance_types": tuple(fitting)}))
 
     def _fits_no_cluster(self, short: Sequence[_TooSmall]) -> Invalid:
         """With the figures of the largest cluster that is allowed, or of the tasks with most memory."""
@@ -313,9 +295,9 @@ class ClusterChooser:
         )
 
     def _driver_does_not_fit(self) -> Invalid:
-        prices, size = self._room.prices, self._size
+        prices, size = self.room.prices, self.size
         most = max(prices.instance_types, key=lambda each: each.memory_bytes)
-        outline = self._outline(self._resources_of(most, self._room.limits.nodes_min))
+        outline = self._outline(self._resources_of(most, self.room.limits.nodes_min))
         driver = _DriverMemory.of(outline)
         needed = driver.heap_bytes + driver.overhead_bytes + PRIMARY_SYSTEM_BYTES
         return Invalid(
@@ -326,14 +308,14 @@ class ClusterChooser:
         )
 
     def _resources_of(self, instance: InstanceType, nodes: int) -> Resources:
-        limits = self._room.limits
+        limits = self.room.limits
         resources = replace(
             resources_of(instance, nodes, limits.start_seconds),
             start_late_seconds=limits.start_late_seconds,
-            start_note=self._room.start_note,
-            place_factors=self._room.place_factors,
+            start_note=self.room.start_note,
+            place_factors=self.room.place_factors,
         )
-        if not self._room.serverless:
+        if not self.room.serverless:
             return resources
         return replace(
             resources,
@@ -342,50 +324,48 @@ class ClusterChooser:
         )
 
     def _outline(self, resources: Resources) -> Sizing:
-        shared = resources.with_memory_share(self._share_of_memory)
-        return size_session(self._size, shared, self._hash_bucket_count, self._rows_per_round)
+        shared = resources.with_memory_share(self.share_of_memory)
+        return size_session(self.size, shared, self.hash_bucket_count, self.rows_per_round)
 
     def _nodes_max(self, instance: InstanceType) -> int:
-        limits = self._room.limits
+        limits = self.room.limits
         return (
             limits.nodes_max if limits.vcpus_max is None else min(limits.nodes_max, limits.vcpus_max // instance.vcpus)
         )
 
     def _is_affordable(self, each: _Candidate) -> bool:
-        usd_max = self._room.limits.usd_max
+        usd_max = self.room.limits.usd_max
         return usd_max is None or each.cost.total_usd <= usd_max
 
     def _is_in_time(self, expected_sla: float) -> bool:
-        return self._desired_sla is None or expected_sla <= self._desired_sla.left_seconds
+        return self.desired_sla is None or expected_sla <= self.desired_sla.left_seconds
 
     def _floor_usd(self, instance: InstanceType, nodes: int) -> float:
         """The least cost of this many nodes: that of their start alone, without the primary node's."""
         rates = self._rates(self._nodes(instance, nodes, None, volume_gib=0), _DriverMemory())
-        start_seconds = self._room.limits.start_seconds
+        start_seconds = self.room.limits.start_seconds
         return cost_of(rates, start_seconds, start_seconds, self._store_floor).total_usd
 
     def _nodes(self, instance: InstanceType, nodes: int, primary: InstanceType | None, volume_gib: int) -> Nodes:
-        spot = 0 if self._room.serverless else min(int(nodes * self._room.limits.spot_share), nodes - 1)
+        spot = 0 if self.room.serverless else min(int(nodes * self.room.limits.spot_share), nodes - 1)
         return Nodes(nodes - spot, spot, instance, primary, volume_gib)
 
     def _rates(self, paid: Nodes, driver: _DriverMemory) -> PaidRates:
         """Without a primary node if it has none yet."""
-        if not self._room.serverless:
-            return rates_of(paid, self._room.prices)
+        if not self.room.serverless:
+            return rates_of(paid, self.room.prices)
         executors, cores = executors_of(paid.worker)
         nodes = paid.on_demand + paid.spot
         workers = serverless_executors_of(nodes * executors * cores)
         scratch = (paid.volume_gib or nodes * paid.worker.local_disk_gib) * _GIB
         driver_gib = driver.heap_bytes // _GIB + driver.overhead_bytes // _GIB
-        return serverless_rates(
-            ServerlessWorkers(workers, disk_gib_of(scratch, workers), driver_gib), self._room.prices
-        )
+        return serverless_rates(ServerlessWorkers(workers, disk_gib_of(scratch, workers), driver_gib), self.room.prices)
 
     def _candidate(self, instance: InstanceType, nodes: int) -> _Candidate | _TooSmall:
         resources = self._resources_of(instance, nodes)
         outline = self._outline(resources)
         driver = _DriverMemory.of(outline)
-        primary = instance if self._room.serverless else _primary(self._room.prices, driver)
+        primary = instance if self.room.serverless else _primary(self.room.prices, driver)
         if primary is None:
             return _TooSmall(instance, nodes, None)
         if driver.overhead_bytes > DRIVER_OVERHEAD_BYTES_MIN:
@@ -397,18 +377,18 @@ class ClusterChooser:
         seconds = outline.time.seconds
         volumes, gib = scratch_volumes(instance, nodes, self._scratch_bytes(outline))
         paid = self._nodes(instance, nodes, primary, volumes * gib * nodes)
-        work = work_of(self._size, outline.rounds, outline.hash_bucket_count)
+        work = work_of(self.size, outline.rounds, outline.hash_bucket_count)
         cost = cost_of(
             self._rates(paid, driver),
             seconds,
-            self._room.limits.start_seconds,
-            expected_store_use(work, self._size, outline.hash_bucket_count),
+            self.room.limits.start_seconds,
+            expected_store_use(work, self.size, outline.hash_bucket_count),
         )
         return _Candidate(instance, nodes, resources, seconds, outline.expected_sla, primary, paid, cost)
 
     def _scratch_bytes(self, sizing: Sizing) -> int:
         """The most scratch bytes of a round, or of the rehash before it, on all nodes."""
-        size = self._size
+        size = self.size
         arriving = min(sizing.max_rows_per_round, size.delta_rows)
         absorbed = min(2 * arriving, size.index_rows)
         moved = ROW_INDEX_BYTES * (size.index_rows + size.delta_rows)
@@ -422,12 +402,12 @@ class ClusterChooser:
         volumes, gib = scratch_volumes(instance, chosen.nodes, self._scratch_bytes(sizing))
         nodes_max, usd_hour_max = self._growth(chosen, volumes * gib, driver)
         return ClusterPlan(
-            region=self._room.prices.region,
+            region=self.room.prices.region,
             instance_type=instance.name,
             nodes=chosen.nodes,
             nodes_max=nodes_max,
             spot_nodes=chosen.nodes_paid.spot,
-            primary_instance_type=None if self._room.serverless else chosen.primary.name,
+            primary_instance_type=None if self.room.serverless else chosen.primary.name,
             executors_per_node=executors,
             executor_cores=cores,
             executor_heap_bytes=heap,
@@ -438,9 +418,9 @@ class ClusterChooser:
             scratch_volumes_per_node=volumes,
             scratch_volume_gib=gib,
             local_disk_gib=instance.local_disk_gib,
-            start_seconds=self._room.limits.start_seconds,
+            start_seconds=self.room.limits.start_seconds,
             expected_sla=sizing.expected_sla,
-            within_desired_sla=None if self._desired_sla is None else self._is_in_time(sizing.expected_sla),
+            within_desired_sla=None if self.desired_sla is None else self._is_in_time(sizing.expected_sla),
             rates=self._rates(chosen.nodes_paid, driver),
             usd_hour_max=usd_hour_max,
             cost=chosen.cost,
@@ -449,7 +429,7 @@ class ClusterChooser:
     def _growth(self, chosen: _Candidate, volume_gib_per_node: int, driver: _DriverMemory) -> tuple[int, float]:
         """The most nodes that it may grow to, and their cost an hour, the further ones on demand: no more than what the
         session may cost pays for all of its expected time."""
-        usd_max = self._room.limits.usd_max
+        usd_max = self.room.limits.usd_max
         paid, cost = chosen.nodes_paid, chosen.cost
         start_usd_hour = self._rates(paid, driver).usd_hour
         nodes = max(min(chosen.nodes * NODES_MAX_TIMES, self._nodes_max(chosen.instance)), chosen.nodes)
@@ -476,12 +456,12 @@ class ClusterChooser:
         return (
             f"cluster: {nodes}, {of}: {self._why(plan)}",
             growth,
-            cost_sentences(plan.cost, self._room.prices.region),
-            *self._room.warnings,
+            cost_sentences(plan.cost, self.room.prices.region),
+            *self.room.warnings,
         )
 
     def _why(self, plan: ClusterPlan) -> str:
-        limits, desired = self._room.limits, self._desired_sla
+        limits, desired = self.room.limits, self.desired_sla
         bounds = [f"at most {counted(limits.nodes_max, 'node')}"]
         bounds += [f"{limits.vcpus_max:,} vCPUs"] if limits.vcpus_max is not None else []
         bounds += [f"${limits.usd_max:,.2f}"] if limits.usd_max is not None else []
@@ -503,16 +483,9 @@ def choose_cluster(
     rows_per_round: int | None = None,
     share_of_memory: float = 1.0,
 ) -> ChosenCluster:
-    """See `ClusterChooser`."""
-    chooser = ClusterChooser(
-        size,
-        room,
-        desired_sla,
-        hash_bucket_count=hash_bucket_count,
-        rows_per_round=rows_per_round,
-        share_of_memory=share_of_memory,
-    )
-    return chooser.choose()
+    """Raises `Invalid`, with both figures, if it cannot run within the limits, or with the requested bucket count."""
+    room.check()
+    return _Choice(size, room, desired_sla, hash_bucket_count, rows_per_round, share_of_memory).choose()
 
 
 def described_nodes(plan: ClusterPlan) -> str:
