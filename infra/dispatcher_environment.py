@@ -10,11 +10,13 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
+from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid
 from compactor.model.wrong_input import meant
 from dispatcher.clients import VARIABLE_PREFIX, variable_of
 from dispatcher.options.documents import read_limits
-from dispatcher.options.service_options import check_together, option_fields, read_options
+from dispatcher.options.service_options import ServiceOptions, check_together, option_fields, read_options
+from dispatcher.options.settings import cluster_room
 from infra.access.places import ARCHIVE_FOLDER, DEPLOYMENT_TAG, EMR_TAG, LOG_FOLDER
 from infra.permissions import JsonObject
 from infra.prices import price_document
@@ -226,12 +228,24 @@ def check_environment(stage: Stage) -> None:
     except Invalid as error:
         reasons += error.reasons
     if spark is not None:
-        try:
-            parse_settings(environment[variable_of("cluster_settings")].encode(), "the cluster settings")
-        except Invalid as error:
-            reasons += error.reasons
+        for check in (_check_settings, _check_room):
+            try:
+                check(options, stage)
+            except Invalid as error:
+                reasons += error.reasons
     if reasons:
         raise Invalid(*(f"stage {stage.name}: {reason}" for reason in reasons))
+
+
+def _check_settings(options: ServiceOptions, _: Stage) -> None:
+    parse_settings((options.spark.cluster_settings or "").encode(), "the cluster settings")
+
+
+def _check_room(options: ServiceOptions, stage: Stage) -> None:
+    """Limits, prices and instance types together, as the dispatcher reads them at its start."""
+    limits, given = options.dispatcher.controller.limits, options.spark
+    serverless = stage.spark == "emr_serverless"
+    cluster_room(limits, given.spot_share, given.price_file, given.instance_type, SystemClock(), serverless=serverless)
 
 
 def by_option(environment: Mapping[str, str]) -> dict[str, str]:

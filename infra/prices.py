@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid
+from dispatcher.options.documents import document_body
 from infra.stages import Stage
-from launcher.sizing.instance_types import BUILT_IN, PriceList, read_price_list
+from launcher.sizing.instance_types import BUILT_IN, PriceList, parse_price_list
 
 DOCUMENT_BYTES_MAX = 32_000
 """ECS takes 64 KiB for a task definition, of which this document is in each of its containers."""
@@ -42,8 +42,6 @@ def wrong_prices(stage: Stage) -> Iterator[str]:
             f"--region {stage.region}`, and give price_file=prices-{stage.region}.json"
         )
         return
-    if prices is not None and prices.serverless is None and stage.spark == "emr_serverless":
-        yield f"the prices in {stage.price_file} have none of EMR Serverless: add serverless, or take spark=emr"
     size = len(price_document(stage))
     if size > DOCUMENT_BYTES_MAX:
         yield (
@@ -55,4 +53,4 @@ def wrong_prices(stage: Stage) -> Iterator[str]:
 def _given(stage: Stage) -> PriceList | None:
     """None: no file is given."""
     today = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC).date()
-    return read_price_list(Path(stage.price_file), today) if stage.price_file else None
+    return parse_price_list(*document_body(stage.price_file, "the price file"), today) if stage.price_file else None

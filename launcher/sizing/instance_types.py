@@ -15,9 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
 from compactor.model.document import Document
 from compactor.model.errors import Invalid
@@ -43,13 +42,13 @@ class InstanceType(Document):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
 
     name: str
-    vcpus: int
-    memory_gib: float
-    network_gbps: float
-    local_disk_gib: int = 0
-    on_demand_usd_hour: float
-    emr_usd_hour: float
-    spot_usd_hour: float | None = None
+    vcpus: PositiveInt
+    memory_gib: PositiveFloat
+    network_gbps: PositiveFloat
+    local_disk_gib: NonNegativeInt = 0
+    on_demand_usd_hour: PositiveFloat
+    emr_usd_hour: NonNegativeFloat
+    spot_usd_hour: PositiveFloat | None = None
 
     @property
     def memory_bytes(self) -> int:
@@ -68,9 +67,9 @@ class InstanceType(Document):
 class S3Prices(Document):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
 
-    put_usd_1000: float = 0.005
-    get_usd_1000: float = 0.0004
-    storage_usd_gib_month: float = 0.023
+    put_usd_1000: NonNegativeFloat = 0.005
+    get_usd_1000: NonNegativeFloat = 0.0004
+    storage_usd_gib_month: NonNegativeFloat = 0.023
 
 
 class ServerlessPrices(Document):
@@ -78,9 +77,9 @@ class ServerlessPrices(Document):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
 
-    vcpu_usd_hour: float
-    gib_usd_hour: float
-    disk_gib_usd_hour: float
+    vcpu_usd_hour: NonNegativeFloat
+    gib_usd_hour: NonNegativeFloat
+    disk_gib_usd_hour: NonNegativeFloat
 
 
 class PriceList(Document):
@@ -92,16 +91,12 @@ class PriceList(Document):
     priced_on: date
     instance_types: tuple[InstanceType, ...]
     s3: S3Prices = S3Prices()
-    volume_usd_gib_month: float = 0.08
+    volume_usd_gib_month: NonNegativeFloat = 0.08
     serverless: ServerlessPrices | None = None
 
     def instance_type(self, name: str) -> InstanceType:
         """Raises `Invalid` for a type that is not in the list."""
-        found = next((each for each in self.instance_types if each.name == name), None)
-        if found is None:
-            names = ", ".join(each.name for each in self.instance_types)
-            raise Invalid(f"instance type {name!r} is not in the price list for {self.region}: it has {names}")
-        return found
+        return self.only((name,)).instance_types[0]
 
     def warnings(self, region: str | None, today: date) -> tuple[str, ...]:
         """Reasons not to trust these prices for clusters in a region, a sentence each. `region` None: not known."""
@@ -183,17 +178,11 @@ BUILT_IN = PriceList(
 """List prices without discount, as published in that region up to that day. An account's own are in a file."""
 
 
-def read_price_list(path: Path, today: date) -> PriceList:
-    """A price list of the user's. Raises `Invalid`, with every reason, for one that is not valid."""
-    try:
-        body = path.read_bytes()
-    except OSError as error:
-        raise Invalid(f"the price file {path} cannot be read: {error.strerror}") from error
-    return parse_price_list(body, str(path), today)
-
-
 def parse_price_list(body: bytes, where: str, today: date) -> PriceList:
-    """`where`: the name of the list in reasons."""
+    """A price list of the user's. Raises `Invalid`, with every reason, for one that is not valid.
+
+    where  the name of the list in reasons
+    """
     try:
         prices = PriceList.model_validate_json(body)
     except ValidationError as error:
@@ -214,35 +203,9 @@ def _violations(prices: PriceList, today: date) -> list[str]:
     reasons += [
         f"instance type {name!r} is given more than once" for name in sorted({n for n in names if names.count(n) > 1})
     ]
-    for each in prices.instance_types:
-        reasons += [f"instance type {each.name!r}: {reason}" for reason in _wrong_with(each)]
-    others = {
-        "s3.put_usd_1000": prices.s3.put_usd_1000,
-        "s3.get_usd_1000": prices.s3.get_usd_1000,
-        "s3.storage_usd_gib_month": prices.s3.storage_usd_gib_month,
-        "volume_usd_gib_month": prices.volume_usd_gib_month,
-    }
-    if prices.serverless is not None:
-        others |= {f"serverless.{name}": value for name, value in prices.serverless.model_dump().items()}
-    reasons += [f"{name} is {value:g}: it must be 0 or more" for name, value in others.items() if value < 0]
-    return reasons
-
-
-def _wrong_with(instance: InstanceType) -> list[str]:
-    reasons = []
-    positive = {
-        "vcpus": instance.vcpus,
-        "memory_gib": instance.memory_gib,
-        "network_gbps": instance.network_gbps,
-        "on_demand_usd_hour": instance.on_demand_usd_hour,
-        **({} if instance.spot_usd_hour is None else {"spot_usd_hour": instance.spot_usd_hour}),
-    }
-    reasons += [f"{name} is {value:g}: it must be above 0" for name, value in positive.items() if value <= 0]
-    not_negative = {"emr_usd_hour": instance.emr_usd_hour, "local_disk_gib": instance.local_disk_gib}
-    reasons += [f"{name} is {value:g}: it must be 0 or more" for name, value in not_negative.items() if value < 0]
-    if 0 < instance.memory_gib < MEMORY_GIB_PER_VCPU_MIN * instance.vcpus:
-        per_vcpu = instance.memory_gib / instance.vcpus
-        reasons.append(
-            f"{per_vcpu:g} GiB a vCPU: it must have {MEMORY_GIB_PER_VCPU_MIN} at least (memory-optimized families do)"
-        )
-    return reasons
+    return reasons + [
+        f"instance type {each.name!r}: {each.memory_gib / each.vcpus:g} GiB a vCPU: it must have "
+        f"{MEMORY_GIB_PER_VCPU_MIN} at least (memory-optimized families do)"
+        for each in prices.instance_types
+        if each.memory_gib < MEMORY_GIB_PER_VCPU_MIN * each.vcpus
+    ]

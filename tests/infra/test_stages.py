@@ -147,8 +147,11 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
         ),
         (
             "region=eu-west-1 workers=0 spark=emr_serverless price_file=tests/infra/prices-eu-west-1.json",
-            "have none of EMR Serverless: add serverless, or take spark=emr",
+            "the prices of eu-west-1 have none of EMR Serverless: add serverless to the price file",
         ),
+        ("dispatcher.instance_type=r99.xlarge", "stage dev: instance type 'r99.xlarge' is unknown in us-east-1"),
+        ('dispatcher.limits={"session":{"nodes_min":9}}', "at least 9 nodes and at most 4"),
+        ('dispatcher.limits={"all":{"vcpus":2}}', "type r5.xlarge has 4 vCPUs, and a session may take 2"),
         ("spark=local price_file=tests/infra/prices-eu-west-1.json", "no cluster is launched, leave it out"),
         ("price_file=nowhere.json", "the price file nowhere.json cannot be read: No such file"),
         ("price_file=tests/infra/test_stages.py", "tests/infra/test_stages.py: it is not JSON"),
@@ -172,6 +175,8 @@ def test_a_region_without_a_service_is_refused_where_boto3_knows() -> None:
 
 def test_a_file_that_cannot_be_read_is_told_once() -> None:
     assert len(reasons("dev", "price_file=nowhere.json")) == 1
+    of_ireland = ("region=eu-west-1", "price_file=tests/infra/prices-eu-west-1.json", "spark=emr_serverless")
+    assert len(reasons("dev", *of_ireland, "workers=0")) == 1
 
 
 def test_dispatchers_and_the_keeper_of_a_stage_plan_with_the_prices_of_its_region() -> None:

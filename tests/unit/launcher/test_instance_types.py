@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from compactor.model.errors import Invalid
-from launcher.sizing.instance_types import BUILT_IN, PriceList, parse_price_list, read_price_list
+from launcher.sizing.instance_types import BUILT_IN, PriceList, parse_price_list
 
 TODAY = date(2026, 11, 22)
 
@@ -51,10 +50,8 @@ def test_the_paper_s_instance_type_has_the_paper_s_price() -> None:
     assert (r5n.vcpus, r5n.memory_gib, r5n.on_demand_usd_hour) == (32, 256, 2.384)
 
 
-def test_a_user_s_file_replaces_the_table(tmp_path: Path) -> None:
-    file = tmp_path / "prices.json"
-    file.write_text(json.dumps({**document(), "s3": {"put_usd_1000": 0.01}}))
-    prices = read_price_list(file, TODAY)
+def test_a_user_s_file_replaces_the_table() -> None:
+    prices = parsed({**document(), "s3": {"put_usd_1000": 0.01}})
     assert [each.name for each in prices.instance_types] == ["r9x.xlarge"]
     assert (prices.region, prices.priced_on, prices.s3.put_usd_1000) == ("eu-west-1", date(2026, 11, 1), 0.01)
 
@@ -78,11 +75,19 @@ def test_an_unknown_field_is_refused_with_those_there_are(field: str, value: obj
     assert f"there is no such field: it takes {known}" in reason
 
 
-def test_a_date_in_the_future_a_price_of_zero_and_little_memory_are_refused_together() -> None:
-    wrong = {**document(on_demand_usd_hour=0, memory_gib=16), "priced_on": "2027-01-01"}
+def test_prices_and_sizes_below_zero_are_refused_together() -> None:
+    wrong = {**document(on_demand_usd_hour=0, vcpus=0, emr_usd_hour=-1), "volume_usd_gib_month": -1}
+    wrong |= {"s3": {"put_usd_1000": -1}, "serverless": {"vcpu_usd_hour": 1, "gib_usd_hour": 1}}
+    text = " / ".join(reasons(wrong))
+    assert len(reasons(wrong)) == 6
+    assert "prices.json: instance_types[0].on_demand_usd_hour is 0: it must be greater than 0" in text
+    assert "prices.json: s3.put_usd_1000 is -1: it must be greater than or equal to 0" in text
+
+
+def test_a_date_in_the_future_and_little_memory_are_refused_together() -> None:
+    wrong = {**document(memory_gib=16), "priced_on": "2027-01-01"}
     assert reasons(wrong) == (
         "prices.json: priced_on is 2027-01-01, and today is 2026-11-22: give the day on which the prices held",
-        "prices.json: instance type 'r9x.xlarge': on_demand_usd_hour is 0: it must be above 0",
         "prices.json: instance type 'r9x.xlarge': 4 GiB a vCPU: it must have 8 at least (memory-optimized families do)",
     )
 
@@ -93,9 +98,7 @@ def test_a_list_without_types_or_with_one_twice_is_refused() -> None:
     assert "is given more than once" in reasons({**document(), "instance_types": twice})[0]
 
 
-def test_a_file_that_is_no_json_or_not_there_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match=r"cannot be read: No such file"):
-        read_price_list(tmp_path / "prices.json", TODAY)
+def test_a_file_that_is_no_json_is_one_sentence() -> None:
     with pytest.raises(Invalid, match=r"prices.json: it is not JSON"):
         parse_price_list(b"{", "prices.json", TODAY)
 
