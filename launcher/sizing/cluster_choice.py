@@ -36,7 +36,6 @@ from launcher.sizing.serverless import (
     TASK_MEMORY_BYTES,
     WORKER_GIB,
     WORKER_VCPUS,
-    ServerlessWorkers,
     disk_gib_of,
     serverless_rates,
 )
@@ -131,7 +130,7 @@ class ClusterRoom:
         """Raises `Invalid` with every reason, for limits that no session can run within, too."""
         self.limits.check()
         if self.serverless:
-            serverless_rates(ServerlessWorkers(1, DISK_GIB_MIN, 1), self.prices)
+            serverless_rates(self.prices, 1, DISK_GIB_MIN, 1)
         least, most = self.limits.nodes_min, self.limits.vcpus_max
         smallest = min(self.prices.instance_types, key=lambda each: each.vcpus)
         needed = least * smallest.vcpus
@@ -359,7 +358,7 @@ class _Choice:
         workers = serverless_executors_of(nodes * executors * cores)
         scratch = (paid.volume_gib or nodes * paid.worker.local_disk_gib) * _GIB
         driver_gib = driver.heap_bytes // _GIB + driver.overhead_bytes // _GIB
-        return serverless_rates(ServerlessWorkers(workers, disk_gib_of(scratch, workers), driver_gib), self.room.prices)
+        return serverless_rates(self.room.prices, workers, disk_gib_of(scratch, workers), driver_gib)
 
     def _candidate(self, instance: InstanceType, nodes: int) -> _Candidate | _TooSmall:
         resources = self._resources_of(instance, nodes)

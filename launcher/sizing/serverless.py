@@ -7,8 +7,6 @@ executor is a worker of 2 vCPU, and a session has as many as give the tasks that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from compactor.model.errors import Invalid
 from compactor.planning.cluster_plan import PaidRates, UnitRates
 from launcher.sizing.instance_types import PriceList
@@ -32,15 +30,6 @@ TASK_MEMORY_BYTES = (WORKER_GIB - HEAP_GIB) * _GIB // WORKER_VCPUS
 """The most memory of a task."""
 
 
-@dataclass(frozen=True)
-class ServerlessWorkers:
-    """`disk_gib`: of each executor. `driver_gib`: memory of the driver's JVM and its Python together."""
-
-    executors: int
-    disk_gib: int
-    driver_gib: int
-
-
 def executors_of(tasks: int) -> int:
     return -(-tasks // WORKER_VCPUS)
 
@@ -61,17 +50,19 @@ def driver_vcpus_of(driver_gib: int) -> int:
     return vcpus
 
 
-def serverless_rates(workers: ServerlessWorkers, prices: PriceList) -> PaidRates:
+def serverless_rates(prices: PriceList, executors: int, disk_gib: int, driver_gib: int) -> PaidRates:
     """Raises `Invalid` if the list has no prices of EMR Serverless.
+
+    disk_gib, driver_gib  of each executor; memory of the driver's JVM and its Python together
 
     Worked: 8 executors of 2 vCPU and 16 GB, a driver of 2 vCPU and 8 GB, at $0.052624 and $0.0057785 an hour: $1.73.
     """
     if prices.serverless is None:
         raise Invalid(f"the prices of {prices.region} have none of EMR Serverless: add serverless to the price file")
     each = prices.serverless
-    vcpus = workers.executors * WORKER_VCPUS + driver_vcpus_of(workers.driver_gib)
-    memory_gib = workers.executors * WORKER_GIB + workers.driver_gib
-    charged_disk_gib = workers.executors * (workers.disk_gib - DISK_GIB_MIN)
+    vcpus = executors * WORKER_VCPUS + driver_vcpus_of(driver_gib)
+    memory_gib = executors * WORKER_GIB + driver_gib
+    charged_disk_gib = executors * (disk_gib - DISK_GIB_MIN)
     return PaidRates(
         instances_usd_hour=vcpus * each.vcpu_usd_hour + memory_gib * each.gib_usd_hour,
         surcharge_usd_hour=0.0,

@@ -13,7 +13,7 @@ from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom, choose_cl
 from launcher.sizing.desired_sla import DesiredSla
 from launcher.sizing.instance_types import BUILT_IN
 from launcher.sizing.money import Nodes, cost_of, cost_used, rates_of, shared_by
-from launcher.sizing.serverless import ServerlessWorkers, disk_gib_of, serverless_rates
+from launcher.sizing.serverless import disk_gib_of, serverless_rates
 
 R5N = BUILT_IN.instance_type("r5n.8xlarge")
 GIB = 1024**3
@@ -88,13 +88,13 @@ def test_a_shared_cluster_is_paid_for_a_minute_at_least_too() -> None:
 
 
 def test_workers_of_emr_serverless_are_paid_by_vcpus_and_memory_without_their_start_and_a_primary_node() -> None:
-    rates = serverless_rates(ServerlessWorkers(executors=8, disk_gib=20, driver_gib=8), BUILT_IN)
+    rates = serverless_rates(BUILT_IN, executors=8, disk_gib=20, driver_gib=8)
     assert rates.instances_usd_hour == pytest.approx(18 * 0.052624 + 136 * 0.0057785)
     assert (rates.surcharge_usd_hour, rates.volumes_usd_hour) == (0, 0)
     cost = cost_of(rates, 1_020, 120, StoreUse())
     assert (cost.seconds, cost.start_usd) == (900, 0)
     assert cost.total_usd == pytest.approx(rates.instances_usd_hour / 4)
-    with_disks = serverless_rates(ServerlessWorkers(executors=8, disk_gib=120, driver_gib=31), BUILT_IN)
+    with_disks = serverless_rates(BUILT_IN, executors=8, disk_gib=120, driver_gib=31)
     assert with_disks.volumes_usd_hour == pytest.approx(8 * 100 * 0.000111)
     assert with_disks.instances_usd_hour == pytest.approx(24 * 0.052624 + 159 * 0.0057785)
 
@@ -106,11 +106,10 @@ def test_a_session_on_emr_serverless_is_planned_by_its_own_prices() -> None:
     assert plan.primary_instance_type is None
     assert plan.spot_nodes == 0
     assert plan.within_desired_sla
-    workers = ServerlessWorkers(
-        -(-plan.tasks // 2), disk_gib_of(plan.nodes * plan.scratch_bytes_per_node, -(-plan.tasks // 2)), 8
-    )
-    assert plan.rates == serverless_rates(workers, BUILT_IN)
-    assert f"cluster: {workers.executors} workers of EMR Serverless and one for the driver" in chosen.arithmetic[0]
+    workers = -(-plan.tasks // 2)
+    disk_gib = disk_gib_of(plan.nodes * plan.scratch_bytes_per_node, workers)
+    assert plan.rates == serverless_rates(BUILT_IN, workers, disk_gib, driver_gib=8)
+    assert f"cluster: {workers} workers of EMR Serverless and one for the driver" in chosen.arithmetic[0]
     assert plan.usd_hour_charged > plan.rates.usd_hour
 
 
