@@ -18,7 +18,7 @@ import sqlite3
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
@@ -105,6 +105,9 @@ class Shop:
                 )
         for _ in range(FIRST_CUSTOMERS):
             self._add_customer()
+
+    def close(self) -> None:
+        self._database.close()
 
     def trade(self, times: int) -> None:
         """So many times somebody buys, pays, moves, gets another number, or leaves."""
@@ -246,10 +249,10 @@ class ChangesScenario:
         begun = self._clock.monotonic_seconds()
         tables = {name: self._create_table(name) for name in TABLES}
         screen.show_step(f"files that land in {self._environment.landing.location.root_uri} are changes of the shop")
-        shop = Shop()
-        with self._ingest() as ingest, keeper_and_dispatcher(self._environment, self._clock, dispatch, stops):
-            self._watch(shop, tables, (screen, ingest), stops, begun + self._seconds)
-        whole = tuple(self._compared(shop, name, table, "compacted") for name, table in tables.items())
+        with closing(Shop()) as shop:
+            with self._ingest() as ingest, keeper_and_dispatcher(self._environment, self._clock, dispatch, stops):
+                self._watch(shop, tables, (screen, ingest), stops, begun + self._seconds)
+            whole = tuple(self._compared(shop, name, table, "compacted") for name, table in tables.items())
         return PlayedFeed(self._clock.monotonic_seconds() - begun, self._files, self._changes, whole)
 
     def render(self) -> RenderableType:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -48,22 +49,22 @@ steps = st.lists(
 
 def history(asked: Sequence[tuple[int, str, int | None, bool]]) -> tuple[list[Change], list[Row]]:
     """The changes that a database makes of what it is asked for, and its rows in the end."""
-    database = sqlite3.connect(":memory:")
-    database.row_factory = sqlite3.Row
-    database.execute("create table orders (id integer primary key, region text not null, v integer)")
     changes: list[Change] = []
-    for number, (key, region, v, deletes) in enumerate(asked, 1):
-        found = database.execute("select * from orders where id = ?", (key,)).fetchone()
-        before = None if found is None else dict(found)
-        if deletes:
-            database.execute("delete from orders where id = ?", (key,))
-            after = None
-        else:
-            database.execute("insert or replace into orders values (?, ?, ?)", (key, region, v))
-            after = {"id": key, "region": region, "v": v}
-        if before is not None or after is not None:
-            changes.append(Change(number, before, after))
-    rows = [dict(row) for row in database.execute("select * from orders order by id")]
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.row_factory = sqlite3.Row
+        database.execute("create table orders (id integer primary key, region text not null, v integer)")
+        for number, (key, region, v, deletes) in enumerate(asked, 1):
+            found = database.execute("select * from orders where id = ?", (key,)).fetchone()
+            before = None if found is None else dict(found)
+            if deletes:
+                database.execute("delete from orders where id = ?", (key,))
+                after = None
+            else:
+                database.execute("insert or replace into orders values (?, ?, ?)", (key, region, v))
+                after = {"id": key, "region": region, "v": v}
+            if before is not None or after is not None:
+                changes.append(Change(number, before, after))
+        rows = [dict(row) for row in database.execute("select * from orders order by id")]
     return changes, rows
 
 

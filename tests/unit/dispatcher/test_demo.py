@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -193,23 +194,24 @@ def test_a_folder_with_anything_in_it_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_feed_of_the_shop_says_all_that_happened_to_its_rows() -> None:
-    shop, known = Shop(), {name: dict[int, tuple[object, ...]]() for name in TABLES}
+    known = {name: dict[int, tuple[object, ...]]() for name in TABLES}
     happened: set[str] = set()
-    for _ in range(5):
-        shop.trade(200)
-        for name, lines in shop.take_feed().items():
-            for event in map(json.loads, lines.splitlines()):
-                before, after = (
-                    None if each is None else tuple(each.values()) for each in (event["before"], event["after"])
-                )
-                if before is not None:
-                    assert known[name].pop(before[0]) == before
-                if after is not None:
-                    known[name][after[0]] = after
-                moves = before is not None and after is not None and before[1] != after[1]
-                happened.add(f"{name} {event['op']}{' to another partition' if moves else ''}")
-    for name in TABLES:
-        assert [known[name][key] for key in sorted(known[name])] == shop.rows(name)
+    with closing(Shop()) as shop:
+        for _ in range(5):
+            shop.trade(200)
+            for name, lines in shop.take_feed().items():
+                for event in map(json.loads, lines.splitlines()):
+                    before, after = (
+                        None if each is None else tuple(each.values()) for each in (event["before"], event["after"])
+                    )
+                    if before is not None:
+                        assert known[name].pop(before[0]) == before
+                    if after is not None:
+                        known[name][after[0]] = after
+                    moves = before is not None and after is not None and before[1] != after[1]
+                    happened.add(f"{name} {event['op']}{' to another partition' if moves else ''}")
+        for name in TABLES:
+            assert [known[name][key] for key in sorted(known[name])] == shop.rows(name)
     kinds = ("c", "d", "u to another partition")
     assert happened == {*(f"{name} {kind}" for name in TABLES for kind in kinds), "customers u"}
 
