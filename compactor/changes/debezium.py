@@ -11,9 +11,9 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Context, Decimal
 from functools import partial
 from hashlib import md5
 from operator import methodcaller
@@ -27,9 +27,10 @@ import pyarrow.compute as pc
 from compactor.catalog.feed import DELETES, UPSERTS
 from compactor.changes.change_batch import OR_DROPPED, Bools, ChangeBatch, FeedColumns, Int64s, Refusals, mask_of
 from compactor.changes.conversion import converted
+from compactor.changes.debezium_values import as_declared, json_type, logical, wire_type
 from compactor.changes.json_lines import event_of, lines_of, read_events, refused_event
 from compactor.model.errors import Invalid
-from compactor.schemas.cast import cast_array, joined
+from compactor.schemas.cast import joined
 
 UNAVAILABLE = "__debezium_unavailable_value"
 _UNAVAILABLE_TEXTS = pa.array(
@@ -45,6 +46,7 @@ _NOT_SENT = (
     "was not sent, since a large column had not changed, so the row is not known whole: set REPLICA IDENTITY FULL, or "
     "use the reselect post processor"
 )
+_NO_ROW = "and no row: a document of MongoDB is flattened by ExtractNewDocumentState, with add.fields=op"
 OF_SOURCE = "__source_"
 _OPERATION, _DELETED = "__op", "__deleted"
 _ADDED = re.compile(r"__(op|deleted|table|db|schema|ts_ms|ts_us|ts_ns)")
@@ -149,7 +151,7 @@ def _changes_of_run(run: _Run, columns: FeedColumns, source_name: str) -> Change
         return ChangeBatch(source_name, pa.table({}), np.zeros(0, np.bool_), numbers)
     refused = Refusals(source_name)
     events = _parsed(lines, numbers, run.schema, columns.declared, source_name)
-    is_envelope = "op" in events.column_names and bool({"before", "after", "source"} & set(events.column_names))
+    is_envelope = _is_envelope(events.column_names)
     events = _images_left(events, columns.without) if is_envelope else columns.left(events)
     if run.schema is None:  # with it every field is written
         _refuse_partial(events, lines, numbers, columns.declared, refused, image="after" if is_envelope else None)
@@ -159,6 +161,10 @@ def _changes_of_run(run: _Run, columns: FeedColumns, source_name: str) -> Change
         changes = _of_flattened(events, numbers, (run.schema, columns.declared), refused)
     refused.raise_if_any()
     return changes
+
+
+def _is_envelope(names: Collection[str]) -> bool:
+    return "op" in names and not {*_IMAGES, "source"}.isdisjoint(names)
 
 
 def _images_left(events: pa.Table, without: Collection[str]) -> pa.Table:
@@ -198,16 +204,17 @@ def _refuse_partial(
         times += mask_of(each.is_valid())
     rows = events if image is None else _columns_of(events.column(image))
     of_table = set() if declared is None else {*declared.names}
+    told = Counter(_names_within(pa.struct(list(events.schema))))
     for name in rows.column_names:
         unsaid = mask_of(rows.column(name).is_null())
         lacking = unsaid & updates & ((np.cumsum(~unsaid) > 0) | (name in of_table))
         if name.startswith("__") or not lacking.any():
             continue
-        quoted = json.dumps(name, ensure_ascii=False).encode()
+        quoted = json.dumps(name, ensure_ascii=False).encode() + b":"
+        is_elsewhere = told[name] > (sum(name in _columns_of(each).column_names for each in images) or 1)
         for at in np.flatnonzero(lacking).tolist():
             line = lines[at]
-            # The text of a value may be the name, which only lets an update pass.
-            lacking[at] = line.count(quoted) < times[at] and not _has(line, name, image)
+            lacking[at] = (is_elsewhere or line.count(quoted) < times[at]) and not _has(line, name, image)
         refused.add(
             numbers[lacking].tolist(),
             f"the update has no {name!r}, so the row is not known whole: let the source send whole rows, {OR_DROPPED}",
@@ -219,6 +226,15 @@ def _columns_of(column: pa.ChunkedArray) -> pa.Table:
         return pa.table({})
     struct = column.combine_chunks()
     return pa.table({each.name: pc.struct_field(struct, each.name) for each in struct.type if each.name})
+
+
+def _names_within(kind: pa.DataType) -> Iterator[str]:
+    """The names of fields, at any depth."""
+    if pa.types.is_list(kind):
+        yield from _names_within(kind.value_type)
+    for each in kind if pa.types.is_struct(kind) else ():
+        yield each.name
+        yield from _names_within(each.type)
 
 
 def _has(line: bytes, name: str, image: str | None) -> bool:
@@ -236,12 +252,11 @@ def _parsed(
     """The events, a column for each field of the envelope or of the flattened row."""
     explicit = None
     if schema is not None:
-        explicit = pa.schema([("payload", _wire_type(schema))])
+        explicit = pa.schema([("payload", wire_type(schema))])
     elif declared is not None:
-        flat = [(each.name, _plain(each.type)) for each in declared]
+        flat = [(each.name, json_type(each.name, each.type, lines)) for each in declared]
         row = pa.struct([each for each in flat if not each[0].startswith(OF_SOURCE)])
-        is_envelope = b'"op"' in lines[0] and b'"source"' in lines[0]
-        explicit = pa.schema([("before", row), ("after", row)] if is_envelope else flat)
+        explicit = pa.schema([("before", row), ("after", row)] if _is_envelope(json.loads(lines[0])) else flat)
     table = read_events(lines, numbers, explicit, source_name, only_these=schema is not None, images=_IMAGES)
     if schema is None:
         return table
@@ -316,8 +331,9 @@ def _rows_of(
     refused: Refusals,
     numbers: Int64s,
 ) -> pa.Table | None:
-    """The row images of one field; None: all are null."""
+    """The row images of one field; None: all are null, or none is a row."""
     if not pa.types.is_struct(column.type):
+        refused.add(numbers[mask_of(column.is_valid())].tolist(), f"its {name!r} is {column.type}, {_NO_ROW}")
         return None
     struct = column.combine_chunks()
     schema, declared = types
@@ -344,10 +360,10 @@ def _typed(
     column = f"column {name!r}{of_what}"
     for field in fields:
         if field.get("field") == name:
-            values = converted(values, partial(_logical, field=field, column=column), numbers, source_name)
+            values = converted(values, partial(logical, field=field, column=column), numbers, source_name)
     if declared is not None and declared.get_field_index(name) >= 0:
         kind = declared.field(name).type
-        values = converted(values, partial(_as_declared, kind=kind, column=column), numbers, source_name)
+        values = converted(values, partial(as_declared, kind=kind, column=column), numbers, source_name)
     return values
 
 
@@ -447,145 +463,3 @@ def _of_flattened(
         refused.add(numbers[unavailable(values) & ~deletes].tolist(), f"{name!r} {_NOT_SENT}")
         found[name] = _typed(values, name, (fields, declared), "", numbers, source_name)
     return ChangeBatch(source_name, pa.table(found), deletes, numbers)
-
-
-# --------------------------------------------------------------------------------------------------------------- types
-
-_PLAIN = {
-    "boolean": pa.bool_(),
-    "int8": pa.int8(),
-    "int16": pa.int16(),
-    "int32": pa.int32(),
-    "int64": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "bytes": pa.string(),
-}
-_EPOCHS: Mapping[str, pa.DataType] = {
-    "io.debezium.time.Date": pa.date32(),
-    "org.apache.kafka.connect.data.Date": pa.date32(),
-    "io.debezium.time.Time": pa.time32("ms"),
-    "org.apache.kafka.connect.data.Time": pa.time32("ms"),
-    "io.debezium.time.MicroTime": pa.time64("us"),
-    "io.debezium.time.NanoTime": pa.time64("ns"),
-    "io.debezium.time.Timestamp": pa.timestamp("ms"),
-    "org.apache.kafka.connect.data.Timestamp": pa.timestamp("ms"),
-    "io.debezium.time.MicroTimestamp": pa.timestamp("us"),
-    "io.debezium.time.NanoTimestamp": pa.timestamp("ns"),
-}
-_DECIMAL = "org.apache.kafka.connect.data.Decimal"
-_VARIABLE = "io.debezium.data.VariableScaleDecimal"
-_ZONED = "io.debezium.time.ZonedTimestamp"
-_DECIMAL_DIGITS_MAX = 38
-_EXACT = Context(prec=100)
-"""Python's own context rounds to 28 digits."""
-
-
-def _wire_type(schema: Mapping[str, Any]) -> pa.DataType:
-    """The Arrow type of a field as it stands in JSON."""
-    kind = schema.get("type")
-    if kind == "struct":
-        return pa.struct([(each["field"], _wire_type(each)) for each in schema.get("fields", ())])
-    if kind == "array":
-        return pa.list_(_wire_type(schema["items"]))
-    if kind == "map":
-        raise Invalid(
-            f"the schema of the events has the map {schema.get('field')!r}, which cannot be read: let the source write "
-            "it as text (hstore.handling.mode=json), or leave it out (column.exclude.list)"
-        )
-    if kind not in _PLAIN:
-        raise Invalid(f"the schema of the events has the type {kind!r}, which Kafka Connect does not know")
-    return _PLAIN[str(kind)]
-
-
-def _logical(values: pa.Array, field: Mapping[str, Any], column: str) -> pa.Array:
-    """The values as the schema means them. Raises `Invalid` for a value that means nothing."""
-    try:
-        return _meant(values, field)
-    except (ValueError, ArithmeticError) as error:
-        raise Invalid(f"{column} is no {field.get('name') or field.get('type')}: {error}") from error
-
-
-def _meant(values: pa.Array, field: Mapping[str, Any]) -> pa.Array:
-    name = field.get("name")
-    if name in _EPOCHS:
-        epoch = _EPOCHS[str(name)]
-        wire = pa.int32() if epoch.bit_width == 32 else pa.int64()
-        return values.cast(wire).cast(epoch)
-    if name == _ZONED:
-        return _zoned(values)
-    if name == _VARIABLE:
-        return _texts_of_decimals(values)
-    if name == _DECIMAL:
-        parameters = field.get("parameters", {})
-        scale = int(parameters.get("scale", 0))
-        precision = int(parameters.get("connect.decimal.precision", _DECIMAL_DIGITS_MAX))
-        return _decimals(values, scale, precision)
-    if field.get("type") == "bytes":
-        return _bytes(values, pa.binary())
-    return values
-
-
-def _zoned(texts: pa.Array) -> pa.Array:
-    """In microseconds, if they have no more digits."""
-    try:
-        return texts.cast(pa.timestamp("us", "UTC"))
-    except pa.ArrowInvalid:
-        return texts.cast(pa.timestamp("ns", "UTC"))
-
-
-def _texts_of_decimals(values: pa.Array) -> pa.Array:
-    """Of decimals that have a scale each, so that no type holds all of them."""
-    unscaled = _bytes(pc.struct_field(values, "value"), pa.binary()).to_pylist()
-    scales = pc.struct_field(values, "scale").to_pylist()
-    found = [
-        None if each is None else f"{Decimal(int.from_bytes(each, 'big', signed=True)).scaleb(-scale, _EXACT):f}"
-        for each, scale in zip(unscaled, scales, strict=True)
-    ]
-    return pa.array(found, pa.string())
-
-
-def _decimals(values: pa.Array, scale: int, precision: int) -> pa.Array:
-    """From base64 of the unscaled number, big-endian."""
-    found = [
-        None if each is None else Decimal(int.from_bytes(each, "big", signed=True)).scaleb(-scale, _EXACT)
-        for each in _bytes(values, pa.binary()).to_pylist()
-    ]
-    return pa.array(found, pa.decimal128(precision, scale))
-
-
-def _bytes(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """From base64."""
-    found = [None if each is None else base64.b64decode(each, validate=True) for each in values.to_pylist()]
-    return pa.array(found, kind)
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type by which JSON is read, of a declared one."""
-    if pa.types.is_date(kind) or (pa.types.is_temporal(kind) and getattr(kind, "tz", None) is None):
-        return pa.int64()
-    if pa.types.is_decimal(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return pa.string()
-    return pa.string() if pa.types.is_temporal(kind) else kind
-
-
-def _as_declared(values: pa.Array, kind: pa.DataType, column: str) -> pa.Array:
-    """Raises `Invalid` for a value that is not of the declared type."""
-    if values.type == kind:
-        return values
-    try:
-        if pa.types.is_integer(values.type) and pa.types.is_temporal(kind):
-            wire = pa.int32() if kind.bit_width == 32 else pa.int64()
-            return values.cast(wire).cast(kind)
-        if pa.types.is_decimal(kind) and pa.types.is_string(values.type):
-            return values.cast(kind)
-        if pa.types.is_binary(kind) and pa.types.is_string(values.type):
-            return _bytes(values, kind)
-        return cast_array(values, kind)
-    except (ValueError, pa.ArrowNotImplementedError) as error:
-        raise Invalid(
-            f"{column} is {values.type} and declared as {kind}, and cannot be read as that "
-            f"({error}): let Debezium send schemas (value.converter.schemas.enable=true), or numbers as text "
-            "(decimal.handling.mode=string)"
-        ) from error

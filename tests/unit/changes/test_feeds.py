@@ -114,6 +114,78 @@ def test_without_a_schema_types_are_the_table_s_and_an_epoch_is_in_their_unit() 
     assert "decimal.handling.mode=string" in reason
 
 
+def event_of(column: dict[str, Any], value: object) -> dict[str, object]:
+    """With its schema."""
+    row = {"type": "struct", "fields": [{"field": "v", **column}]}
+    schema = {"type": "struct", "fields": [{**row, "field": "after"}, {"field": "op", "type": "string"}]}
+    return {"schema": schema, "payload": {"after": {"v": value}, "op": "c"}}
+
+
+DECIMAL = "org.apache.kafka.connect.data.Decimal"
+BYTES = base64.b64encode(b"\x04\xd2").decode()
+
+
+@pytest.mark.parametrize(
+    ("items", "value", "expected"),
+    [
+        ({"type": "bytes", "name": DECIMAL, "parameters": {"scale": "2"}}, BYTES, Decimal("12.34")),
+        ({"type": "int32", "name": "io.debezium.time.Date"}, -1, date(1969, 12, 31)),
+        ({"type": "int64", "name": "io.debezium.time.MicroTimestamp"}, 1_500_000, HALF_PAST_ONE_SECOND),
+        ({"type": "bytes"}, BYTES, b"\x04\xd2"),
+    ],
+    ids=lambda each: str(each.get("name", each["type"])) if isinstance(each, dict) else "",
+)
+def test_values_within_lists_and_structs_have_the_types_of_their_schema(
+    items: dict[str, Any], value: object, expected: object
+) -> None:
+    array = {"type": "array", "items": items}
+    found = debezium(event_of(array, [value, None]), event_of(array, None), event_of(array, []))
+    assert found.rows["v"].to_pylist() == [[expected, None], None, []]
+    struct = {"type": "struct", "name": "io.debezium.data.geometry.Point", "fields": [{"field": "x", **items}]}
+    assert debezium(event_of(struct, {"x": value}), event_of(struct, None)).rows["v"].to_pylist() == [
+        {"x": expected},
+        None,
+    ]
+
+
+def test_a_decimal_of_more_digits_than_a_type_has_is_text_and_its_scale_may_be_negative() -> None:
+    def decimal(scale: int, precision: int) -> dict[str, Any]:
+        parameters = {"scale": str(scale), "connect.decimal.precision": str(precision)}
+        return event_of({"type": "bytes", "name": DECIMAL, "parameters": parameters}, BYTES)
+
+    assert debezium(decimal(30, 65)).rows["v"].to_pylist() == ["0." + "0" * 26 + "1234"]
+    assert debezium(decimal(-2, 5)).rows["v"].to_pylist() == [Decimal(123_400)]
+
+
+@pytest.mark.parametrize("source", [{"source": {"lsn": 1}}, {}], ids=["of Debezium", "of Flink"])
+@pytest.mark.parametrize(
+    ("kind", "written", "expected"),
+    [
+        (pa.decimal128(21, 2), "1234567890123456789.12", Decimal("1234567890123456789.12")),
+        (pa.decimal128(21, 2), '"1234567890123456789.12"', Decimal("1234567890123456789.12")),
+        (pa.timestamp("ms"), "1500", HALF_PAST_ONE_SECOND),
+        (pa.timestamp("ms"), '"1970-01-01 00:00:01.5"', HALF_PAST_ONE_SECOND),
+        (pa.timestamp("ms", "UTC"), "1500", HALF_PAST_ONE_SECOND.replace(tzinfo=UTC)),
+        (pa.timestamp("ms", "UTC"), '"1970-01-01T01:00:01.5+01:00"', HALF_PAST_ONE_SECOND.replace(tzinfo=UTC)),
+        (pa.date32(), "-1", date(1969, 12, 31)),
+        (pa.date32(), '"1969-12-31"', date(1969, 12, 31)),
+        (pa.large_binary(), '"BNI="', b"\x04\xd2"),
+        (pa.binary(2), '"BNI="', b"\x04\xd2"),
+        (pa.binary(), '"_-8="', b"\xff\xef"),
+        (pa.list_(pa.binary()), '["BNI="]', [b"\x04\xd2"]),
+        (pa.list_(pa.timestamp("ms")), "[1500]", [HALF_PAST_ONE_SECOND]),
+        (pa.struct([("x", pa.decimal128(21, 2))]), '{"x": 1.25}', {"x": Decimal("1.25")}),
+    ],
+)
+def test_without_a_schema_values_are_written_as_numbers_or_as_text(
+    source: dict[str, object], kind: pa.DataType, written: str, expected: object
+) -> None:
+    declared = pa.schema([("id", pa.int64()), ("v", kind)])
+    events = (json.dumps({"before": None, "after": {"id": 1, "v": None}, "op": "c", **source}),) * 2
+    found = debezium(events[0], events[1].replace('"v": null', f'"v": {written}'), declared=declared)
+    assert found.rows["v"].to_pylist() == [None, expected]
+
+
 def test_a_schema_that_changes_within_a_file_is_followed() -> None:
     def event(*names: str) -> dict[str, object]:
         row = {"type": "struct", "fields": [{"field": name, "type": "int64"} for name in names]}
@@ -190,6 +262,9 @@ def test_a_map_is_refused_with_what_to_do_and_nanoseconds_of_a_zoned_time_are_ke
         ({"before": {"id": 1, "v": 1}, "after": {"id": 1}, "op": "u", "source": {}}, ["id", "v"]),
         ({"id": 1, "__op": "u"}, ["id", "v"]),
         ({"before": None, "after": {"id": 1}, "op": "u", "source": {}}, []),
+        ({"before": None, "after": {"id": 1}, "op": "u", "source": {"v": 1}}, ["id", "v"]),
+        ({"before": None, "after": {"id": 1, "text": "v"}, "op": "u", "source": {}}, ["id", "v"]),
+        ({"before": None, "after": {"id": 1, "row": {"v": 1}}, "op": "u", "source": {}}, ["id", "v"]),
     ],
 )
 def test_an_update_without_all_columns_is_refused(event: dict[str, Any], declared: list[str]) -> None:
@@ -252,6 +327,7 @@ def test_a_row_that_moves_is_a_delete_of_what_it_was_and_an_upsert_after_it() ->
         ({"before": None, "after": None, "op": "t", "source": {}}, "row 2: the source was truncated (op 't')"),
         ({"before": None, "after": None, "op": "m", "source": {}}, "row 2: it is a message, and no row (op 'm')"),
         ({"before": None, "after": None, "op": "d", "source": {}}, "row 2: it has no 'before'"),
+        ({"before": None, "after": None, "op": "c", "source": {}}, "row 2: it has no 'after'"),
         (upsert(id=2, text=UNAVAILABLE), "row 2: 'text' was not sent, since a large column had not changed"),
         ("[1]", "row 2"),
     ],
@@ -277,6 +353,11 @@ def test_an_event_that_is_no_whole_change_is_refused_with_its_row(event: object,
 )
 def test_a_value_that_was_not_sent_is_known_in_columns_of_every_type(values: pa.Array) -> None:
     assert unavailable(values).tolist() == [False, True, False]
+
+
+def test_a_document_of_mongodb_is_text_and_is_refused_with_what_to_do() -> None:
+    (reason,) = refused({"before": None, "after": '{"_id": 1}', "op": "c", "source": {"ord": 1}})
+    assert reason.startswith("feed, row 1: its 'after' is string, and no row: a document of MongoDB is flattened by")
 
 
 def test_a_file_of_changes_of_the_schema_is_refused_as_that() -> None:
