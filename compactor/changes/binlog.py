@@ -24,6 +24,7 @@ from compactor.catalog.partition_transforms import is_binary
 from compactor.changes.change_batch import OR_DROPPED, Bools, ChangeBatch, FeedColumns, Int64s, Refusals, mask_of
 from compactor.changes.conversion import converted
 from compactor.changes.debezium import OF_SOURCE
+from compactor.changes.debezium_values import DECIMAL_DIGITS_MAX
 from compactor.changes.json_lines import event_of, lines_of, read_events, text_fields
 from compactor.model.errors import Invalid
 from compactor.schemas.cast import cast_column
@@ -242,10 +243,12 @@ def _typed(
     """The rows with the types of the table, else of the source. `types`: of MySQL's, where values are text."""
     for at, name in enumerate(rows.column_names):
         if declared is not None and declared.get_field_index(name) >= 0:
-            kind = declared.field(name).type
+            kind, of = declared.field(name).type, "declared as"
         else:
-            kind = rows.column(at).type if types is None else arrow_type(types.get(name, ""))
-        what = f"column {name!r}"
+            kind, of = rows.column(at).type, ""
+            if types is not None:
+                kind, of = arrow_type(types.get(name, "")), f"{types.get(name)} in MySQL (declare text to keep it), so"
+        what = f"column {name!r} is {of} {kind}"
         if is_binary(kind) and pa.types.is_string(rows.column(at).type):
             convert = partial(_bytes, kind=kind, what=what, is_base64=types is None)
         else:
@@ -258,12 +261,12 @@ def _bytes(values: pa.ChunkedArray, kind: pa.DataType, what: str, *, is_base64: 
     """Maxwell writes bytes in base64, Canal a character for each byte."""
     try:
         found = [
-            None if each is None else base64.b64decode(each) if is_base64 else each.encode("latin-1")
+            None if each is None else base64.b64decode(each, validate=True) if is_base64 else each.encode("latin-1")
             for each in values.to_pylist()
         ]
         return pa.chunked_array([pa.array(found, kind)])
     except ValueError as error:
-        raise Invalid(f"{what} is declared as {kind}, and is text that holds no bytes: {error}") from error
+        raise Invalid(f"{what}, and is text that holds no bytes: {error}") from error
 
 
 def _cast(values: pa.ChunkedArray, kind: pa.DataType, what: str) -> pa.ChunkedArray:
@@ -273,11 +276,14 @@ def _cast(values: pa.ChunkedArray, kind: pa.DataType, what: str) -> pa.ChunkedAr
         if pa.types.is_boolean(kind) and pa.types.is_string(values.type):
             return values.cast(pa.int64()).cast(kind)
         if pa.types.is_date(kind) and pa.types.is_string(values.type):
-            return pc.utf8_slice_codeunits(values, 0, 10).cast(kind)
+            return pc.replace_substring_regex(values, _MIDNIGHT, "").cast(kind)
         return cast_column(values, kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise Invalid(f"{what} is declared as {kind}, and cannot be read as that: {error}") from error
+        raise Invalid(f"{what}, and cannot be read as that: {error}") from error
 
+
+_MIDNIGHT = r" 00:00:00(\.0+)?$"
+"""Of a time that is a date."""
 
 _KINDS: Mapping[str, pa.DataType] = {
     **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "integer", "bigint", "year"), pa.int64()),
@@ -286,7 +292,7 @@ _KINDS: Mapping[str, pa.DataType] = {
     "date": pa.date32(),
     **dict.fromkeys(("datetime", "timestamp"), pa.timestamp("us")),
 }
-_SIZES = re.compile(r"\((\d+)(?:,(\d+))?\)")
+_SIZES = re.compile(r"\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
 
 
 def arrow_type(mysql_type: str) -> pa.DataType:
@@ -294,7 +300,8 @@ def arrow_type(mysql_type: str) -> pa.DataType:
     word = re.split(r"[ (]", mysql_type.strip().lower())[0]
     if word in ("decimal", "numeric"):
         sizes = _SIZES.search(mysql_type)
-        return pa.decimal128(int(sizes[1]), int(sizes[2] or 0)) if sizes else pa.decimal128(10, 0)
+        digits, scale = (int(sizes[1]), int(sizes[2] or 0)) if sizes else (10, 0)
+        return pa.decimal128(digits, scale) if digits <= DECIMAL_DIGITS_MAX else pa.string()
     if word == "bigint" and "unsigned" in mysql_type.lower():
         return pa.uint64()
     return _KINDS.get(word, pa.string())

@@ -44,7 +44,7 @@ _EPOCHS: Mapping[str, pa.DataType] = {
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _VARIABLE = "io.debezium.data.VariableScaleDecimal"
 _ZONED = "io.debezium.time.ZonedTimestamp"
-_DECIMAL_DIGITS_MAX = 38
+DECIMAL_DIGITS_MAX = 38
 _EXACT = Context(prec=100)
 """Python's own context rounds to 28 digits."""
 
@@ -87,7 +87,7 @@ def _meant(values: pa.Array, field: Mapping[str, Any]) -> pa.Array:
     if name == _DECIMAL:
         parameters = field.get("parameters", {})
         scale = int(parameters.get("scale", 0))
-        precision = int(parameters.get("connect.decimal.precision", _DECIMAL_DIGITS_MAX))
+        precision = int(parameters.get("connect.decimal.precision", DECIMAL_DIGITS_MAX))
         return _decimals(values, scale, precision)
     if field.get("type") == "bytes":
         return _bytes(values, pa.binary())
@@ -125,7 +125,7 @@ def _decimals(values: pa.Array, scale: int, precision: int) -> pa.Array:
         None if each is None else Decimal(int.from_bytes(each, "big", signed=True)).scaleb(-scale, _EXACT)
         for each in _bytes(values, pa.binary()).to_pylist()
     ]
-    if precision - min(scale, 0) > _DECIMAL_DIGITS_MAX:
+    if precision - min(scale, 0) > DECIMAL_DIGITS_MAX:
         return pa.array([None if each is None else f"{each:f}" for each in found], pa.string())
     return pa.array(found, pa.decimal128(precision - min(scale, 0), max(scale, 0)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -85,6 +86,27 @@ def test_values_have_the_types_of_the_table() -> None:
         "paid": True,
         "opens": time(22, 31, 8, 500_000),
     }
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [(pa.date32(), "2026-11-25 01:00:00"), (pa.binary(), "A!QI="), (pa.date32(), "0000-00-00")]
+)
+def test_a_value_that_would_be_cut_is_refused(kind: pa.DataType, value: str) -> None:
+    declared = pa.schema([("id", pa.int64()), ("v", kind)])
+    with pytest.raises(Invalid, match=re.escape(f"feed, row 1: column 'v' is declared as {kind}, and ")):
+        read(changes_of_maxwell, maxwell("insert", {"id": 1, "v": value}), declared=declared)
+    if kind == pa.date32():
+        whole = read(
+            changes_of_maxwell, maxwell("insert", {"id": 1, "v": "2026-11-25 00:00:00.000"}), declared=declared
+        )
+        assert whole.rows["v"].to_pylist() == [date(2026, 11, 25)]
+
+
+def test_a_type_of_mysql_that_a_value_is_not_of_is_named() -> None:
+    (reason,) = refused(changes_of_canal, canal("INSERT", {"at": "0000-00-00 00:00:00"}, mysqlType={"at": "datetime"}))
+    assert reason.startswith(
+        "feed, row 1: column 'at' is datetime in MySQL (declare text to keep it), so timestamp[us]"
+    )
 
 
 def test_the_last_row_of_a_transaction_has_the_greatest_offset() -> None:
@@ -226,6 +248,8 @@ def test_what_is_no_change_of_a_row_is_refused() -> None:
         ("bigint(20) unsigned", pa.uint64()),
         ("int unsigned", pa.int64()),
         ("decimal(12,3)", pa.decimal128(12, 3)),
+        ("decimal(12, 3)", pa.decimal128(12, 3)),
+        ("decimal(65,30)", pa.string()),
         ("numeric", pa.decimal128(10, 0)),
         ("timestamp", pa.timestamp("us")),
         ("json", pa.string()),
