@@ -20,7 +20,7 @@ from compactor.model.errors import Invalid
 _NUMBER = r"^[+-]?[0-9]+$"
 _NUMBERED_FILE = r"^.*\.[0-9]+$"
 _SQL_SERVER_LSN = r"^[0-9a-fA-F]{8}:[0-9a-fA-F]{8}:[0-9a-fA-F]{4}$"
-_SQL_SERVER_LSN_CHARACTERS = 22
+_SQL_SERVER_LSN_BYTES = 10
 _LARGEST_NUMBER = pa.decimal128(38, 0)
 
 
@@ -49,8 +49,11 @@ def _ordered(text: pa.ChunkedArray, kind: pa.DataType | None, what: str) -> pa.C
         if _all_are(text, _NUMBERED_FILE):
             return pc.replace_substring_regex(text, r"^.*\.", "").cast(kind or pa.int64())
         if _all_are(text, _SQL_SERVER_LSN):
-            wanted = kind or pa.binary(_SQL_SERVER_LSN_CHARACTERS)
-            return pc.utf8_upper(text).cast(pa.binary()).cast(wanted)
+            raw = [
+                None if each is None else bytes.fromhex(each)
+                for each in pc.replace_substring(text, ":", "").to_pylist()
+            ]
+            return pa.chunked_array([pa.array(raw, pa.binary())]).cast(kind or pa.binary(_SQL_SERVER_LSN_BYTES))
         if kind is not None and not is_text(kind):
             return text.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
