@@ -22,7 +22,7 @@ from compactor.model.errors import Invalid, Unavailable
 from compactor.model.names import Operation
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
-from dispatcher.ingest.announcements import Announced, parse_announcements
+from dispatcher.ingest.announcements import Announced, AnnouncedRows, parse_announcements
 from dispatcher.ingest.ingest import Ingest, Ingested, IngestSettings, _append, _newest_of_each
 from dispatcher.ingest.listing import FIRST_LOOK_SECONDS, LOOK_SECONDS, NOTIFIED_SECONDS, Listing
 from dispatcher.intake.queue import QueueMessage
@@ -78,10 +78,18 @@ def test_what_is_no_new_file_announces_none() -> None:
         assert parse_announcements(json.dumps(message)) == []
 
 
+def test_numbers_of_a_message_are_as_they_were_written() -> None:
+    row = '{"id":1,"price":1234567890123456789.10,"in":[{"é":-1e-7},null,"1.50"],"whole":12345678901234567890123}'
+    (found,) = parse_announcements('{"register": {"table": "SHOP.STOCK.V1", "rows": [' + row + "]}}")
+    assert isinstance(found, AnnouncedRows)
+    assert found.lines == row.encode() + b"\n"
+
+
 @pytest.mark.parametrize(
     "body",
     [
         "no JSON",
+        '{"register":{"table":"SHOP.STOCK.V1","rows":[{"v":NaN}]}}',
         "[]",
         "{}",
         '{"Records":[{}]}',
