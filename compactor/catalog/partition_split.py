@@ -98,25 +98,31 @@ class Partitioning:
                     f"{source_name} has no value of {name!r} in row {row + 1:,}: a row without it has no partition, "
                     "unless the table's property default_partition names one"
                 )
-            there = plain.is_valid()
-            encoded = _encoded(transform, plain.drop_null(), source_name)
+            there = plain.is_valid().to_numpy(zero_copy_only=False)
+            encoded = _encoded(transform, plain.drop_null(), np.flatnonzero(there), source_name)
             texts = pa.array([*encoded.dictionary.to_pylist(), self.default_partition], pa.string())
             numbers = np.full(len(plain), len(encoded.dictionary), np.int64)
-            numbers[there.to_numpy(zero_copy_only=False)] = encoded.indices.to_numpy(zero_copy_only=False)
+            numbers[there] = encoded.indices.to_numpy(zero_copy_only=False)
             return pa.DictionaryArray.from_arrays(numbers, texts)
-        return _encoded(transform, plain, source_name)
+        return _encoded(transform, plain, range(len(plain)), source_name)
 
 
 NO_PARTITIONS = Partitioning(())
 
 
-def _encoded(transform: Transform, column: pa.Array, source_name: str) -> pa.DictionaryArray:
+def _encoded(transform: Transform, column: pa.Array, rows: Int64s | range, source_name: str) -> pa.DictionaryArray:
+    """`rows`: their numbers in the source. Raises `Invalid` with the first row that fails."""
     try:
         encoded = transform.values(column).dictionary_encode()
         texts = transform.texts(encoded.dictionary)
         texts.validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise Invalid(f"{source_name}: column {transform.column!r} has no partition: {error}") from error
+    except (pa.ArrowInvalid, Invalid) as error:
+        if len(column) > 1:  # the first half if that fails, too, else the second one
+            half = len(column) // 2
+            _encoded(transform, column[:half], rows[:half], source_name)
+            _encoded(transform, column[half:], rows[half:], source_name)
+        where = f"{source_name}: column {transform.column!r} has no partition in row {rows[0] + 1:,}"
+        raise Invalid(f"{where}: {error}") from error
     return pa.DictionaryArray.from_arrays(encoded.indices, texts)
 
 

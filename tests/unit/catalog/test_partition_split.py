@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.catalog.partition_split import Partitioning
+from compactor.catalog.partition_transforms import parse_transform
 from compactor.lake import DeltaCatalog
 from compactor.model.errors import Invalid
 
@@ -63,6 +64,22 @@ def test_rows_without_a_partition_are_refused(columns: dict[str, list[object]], 
         Partitioning(("day",)).split(pa.table(columns), "rows")
     (found,) = refused.value.reasons
     assert found.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("transform", "values", "reason"),
+    [
+        ("bucket[4](v)", pa.array([1, None, 2, 2**63, 2**64 - 1], pa.uint64()), "9223372036854775808 is beyond int64"),
+        ("truncate[10](v)", pa.array([1, None, 2, -(2**63), 3]), "truncate[10] of -9223372036854775808 is no int64"),
+        ("identity(v)", pa.array([b"a", None, b"b", b"\xed\xa0\xbd"]).view(pa.string()), "Invalid UTF8"),
+    ],
+)
+def test_a_value_without_a_partition_is_refused_with_its_row(transform: str, values: pa.Array, reason: str) -> None:
+    by_transform = Partitioning(("key",), {"key": parse_transform("key", transform)}, default_partition="none")
+    with pytest.raises(Invalid) as refused:
+        by_transform.split(pa.table({"v": values}), "rows")
+    (found,) = refused.value.reasons
+    assert found.startswith(f"rows: column 'v' has no partition in row 4: {reason}")
 
 
 def test_rows_of_many_partitions_are_one_entry_for_each_stream_and_a_repeat_adds_nothing(tmp_path: Path) -> None:
