@@ -48,7 +48,9 @@ class Feed(Document):
     )
     deletes: tuple[str, ...] = Field(default=DELETES, description="of `ops`: its values for rows that are gone")
     skips: tuple[str, ...] = Field(
-        default=IMAGES_BEFORE, description="of `ops`: its values for the image before an update, which is left out"
+        default=IMAGES_BEFORE,
+        description="of `ops`: its values for the image before an update, which is left out, but where a row has moved "
+        "to another partition: it is deleted where it was",
     )
     order: tuple[str, ...] = Field(
         default=(),

@@ -29,12 +29,14 @@ class FeedColumns:
     order     its sort columns: of those that the rows lack, fields of the event are added to them
     needed    its key and partition columns, and which of them may be null
     without   columns of the feed that are left out
+    placed    its partition columns
     """
 
     declared: pa.Schema | None
     order: Sequence[str]
     needed: Mapping[str, bool]
     without: Collection[str] = ()
+    placed: Collection[str] = ()
 
     def left(self, rows: pa.Table) -> pa.Table:
         """The rows without the columns that are left out."""

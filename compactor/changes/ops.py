@@ -7,16 +7,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.catalog.feed import Feed, FeedFormat
-from compactor.changes.change_batch import ChangeBatch, Refusals, mask_of
+from compactor.changes.change_batch import Bools, ChangeBatch, FeedColumns, Int64s, Refusals, mask_of
+from compactor.changes.latest import codes_of_keys
 from compactor.model.errors import Invalid
 
 OPERATION_COLUMN = "op"
 DMS_COLUMN = "Op"
+_NONE: Int64s = np.zeros(0, np.int64)
 DMS_UPSERTS, DMS_DELETES = ("I", "U"), ("D",)
 
 
-def changes_of_rows(rows: pa.Table, feed: Feed, source_name: str) -> ChangeBatch:
-    """Raises `Invalid`, with the rows, for values of the column that the feed does not name."""
+def changes_of_rows(rows: pa.Table, feed: Feed, source_name: str, columns: FeedColumns | None = None) -> ChangeBatch:
+    """Raises `Invalid`, with the rows, for values of the column that the feed does not name. `columns`: by which a row
+    that moves is deleted where it was, as the row before its update says; None: that is left out."""
     column = feed.column or OPERATION_COLUMN
     if column not in rows.column_names:
         raise Invalid(
@@ -38,10 +41,41 @@ def changes_of_rows(rows: pa.Table, feed: Feed, source_name: str) -> ChangeBatch
         word = said.dictionary[number].as_py()
         refused.add(codes == number, f"{column} is {word!r}, which is neither an upsert nor a delete")
     refused.raise_if_any()
-    places = np.flatnonzero(~skips[codes])
     kept = rows.drop_columns([column])
-    kept = kept if len(places) == rows.num_rows else kept.take(places)
-    return ChangeBatch(source_name, kept, deletes[codes[places]], places)
+    moved, pairs = _moved(kept, skips[codes], upserts[codes], columns) if columns and skips.any() else (_NONE, _NONE)
+    places = np.sort(np.concatenate([np.flatnonzero(~skips[codes]), moved]))
+    if len(places) == rows.num_rows and not len(moved):
+        return ChangeBatch(source_name, kept, deletes[codes], places)
+    taken = kept.take(places)
+    ordered_as = np.arange(rows.num_rows)
+    ordered_as[moved] = pairs
+    for name in {*(columns.order if columns else ())}.intersection(taken.column_names) if len(moved) else ():
+        taken = taken.set_column(taken.column_names.index(name), name, kept.column(name).take(ordered_as[places]))
+    return ChangeBatch(source_name, taken, deletes[codes[places]] | np.isin(places, moved), places)
+
+
+def _moved(rows: pa.Table, before: Bools, upserts: Bools, columns: FeedColumns) -> tuple[Int64s, Int64s]:
+    """The numbers of rows before an update that was to another partition, and those of the rows after it.
+
+    The row after an update is the next one of its key. Of that, columns that are partition columns, too, are left out.
+    """
+    keys = [name for name in columns.needed if name not in columns.placed]
+    if not keys or not columns.placed or not {*columns.needed} <= {*rows.column_names}:
+        return _NONE, _NONE
+    there = np.ones(rows.num_rows, np.bool_)
+    for name in (*keys, *(each for each in columns.placed if not columns.needed[each])):
+        there &= mask_of(rows.column(name).is_valid())
+    numbers = np.flatnonzero(there)
+    codes = codes_of_keys(rows.select(keys).take(numbers), keys)
+    by_key = np.argsort(codes, kind="stable")
+    first, following = numbers[by_key[:-1]], numbers[by_key[1:]]
+    pairs = np.flatnonzero((np.diff(codes[by_key]) == 0) & before[first] & upserts[following])
+    first, following = first[pairs], following[pairs]
+    differ = np.zeros(len(pairs), np.bool_)
+    for name in columns.placed:
+        was, now = (rows.column(name).take(each) for each in (first, following))
+        differ |= ~mask_of(pc.equal(was, now)) & ~(mask_of(was.is_null()) & mask_of(now.is_null()))
+    return first[differ], following[differ]
 
 
 def changes_of_dms(rows: pa.Table, source_name: str) -> ChangeBatch:

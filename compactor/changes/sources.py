@@ -120,10 +120,11 @@ class ChangeReader:
             [self._in_feed(each) for each in self.sort_columns],
             {self._in_feed(each): each in nullable for each in needed},
             self.feed.without,
+            [self._in_feed(each) for each in self.partitioning.columns],
         )
         if isinstance(content, pa.Table):
             is_of_dms = self.feed.format is FeedFormat.DMS
-            found = changes_of_dms(content, name) if is_of_dms else changes_of_rows(content, self.feed, name)
+            found = changes_of_dms(content, name) if is_of_dms else changes_of_rows(content, self.feed, name, columns)
             return replace(found, rows=columns.left(found.rows))
         readers = {FeedFormat.DEBEZIUM: changes_of_debezium, FeedFormat.MAXWELL: changes_of_maxwell}
         return readers.get(self.feed.format, changes_of_canal)(content, columns, name)

@@ -487,6 +487,29 @@ def test_values_that_are_neither_upsert_nor_delete_are_refused_with_their_rows()
     )
 
 
+@pytest.mark.parametrize("sort_keys", [None, [("at", "ascending")]], ids=["by arrival", "by order"])
+def test_a_row_before_an_update_is_deleted_where_it_was(
+    tmp_path: Path, sort_keys: list[tuple[str, str]] | None
+) -> None:
+    """As Flink writes it, of several keys side by side, and in the order of the row after it. Of a row that has not
+    moved it may come last: as Delta Lake's change data feed, its order is that of the row after it."""
+    lake = DeltaCatalog.open(tmp_path)
+    table = lake.create_table("A.B.V1", ["r"], primary_keys=["id"], sort_keys=sort_keys)
+    rows = [
+        *[("+I", 1, "a", 1), ("+I", 2, "a", 1), ("+I", 3, "a", 1)],
+        *[("-U", 1, "a", 1), ("-U", 2, "a", 1), ("+U", 1, "b", 2), ("+U", 2, "a", 2)],
+        *[("+U", 3, "a", 4), ("-U", 3, "a", 4)],
+    ]
+    changes = pa.table(dict(zip(("op", "id", "r", "at"), map(list, zip(*rows, strict=True)), strict=True)))
+    table.append_changes(changes[:3], "ops")
+    table.append_changes(changes[3:], "ops")
+    found = table.scan(view="merged").to_table().sort_by("id").select(["id", "r", "at"]).to_pylist()
+    assert [tuple(each.values()) for each in found] == [(1, "b", 2), (2, "a", 2), (3, "a", 4)]
+    again = lake.create_table("A.C.V1", ["r"], primary_keys=["id"], sort_keys=sort_keys)
+    again.append_changes(changes, "ops")
+    assert again.scan(view="merged").to_table().sort_by("id").select(["id", "r", "at"]).to_pylist() == found
+
+
 def test_a_feed_that_contradicts_itself_is_refused() -> None:
     for given in (
         {"format": "ops", "columns": {"a": "x", "b": "x"}},
