@@ -59,22 +59,24 @@ class StreamSchemas:
         published: OpenTable | None = None,
     ) -> list[NamedSchema]:
         """Raises `Invalid`, with the column, both files and both types, for schemas that cannot be unified with the
-        stream's. Returns those of the stream.
+        stream's, or with one another. Returns those of the stream.
 
         source     the stream version that the delta is added to; None: it will be the first
         published  the table, if other engines read its compacted files: columns of other types are refused
         """
         if published is not None and operation is Operation.UPSERT:
             _refuse_closed(found, published)
-        if source is None:
-            return []
         if operation is Operation.DELETE:
             found = [(name, _keys_of(schema, snapshot)) for name, schema in found]
-        before = self.known(stream, snapshot, source)
+        before = [] if source is None else self.known(stream, snapshot, source)
         if published is not None:
             before, found = ([(name, open_schema(schema)) for name, schema in each] for each in (before, found))
-        for each in found:
-            unify_schemas([*before, each])
+        together = list(before)
+        for name, schema in found:
+            if not any(schema.equals(other) for _, other in together):
+                together.append((name, schema))
+        if len(together) > max(len(before), 1):
+            unify_schemas(together)
         return before
 
     def known(self, stream: PartitionStream, snapshot: StreamSnapshot, source: SourceStream) -> list[NamedSchema]:

@@ -48,6 +48,18 @@ def test_a_column_that_no_type_can_hold_together_is_refused_with_both_types_and_
     orders.append(TUESDAY, BROKEN)
 
 
+def test_files_of_one_delta_that_no_type_holds_together_are_refused(
+    lake: DeltaCatalog, orders: Table, tmp_path: Path
+) -> None:
+    paths = [tmp_path / "whole.parquet", tmp_path / "broken.parquet"]
+    for path, rows in zip(paths, (WHOLE, BROKEN), strict=True):
+        pq.write_table(rows, path)
+    for partition in (MONDAY, TUESDAY):
+        with pytest.raises(Invalid, match=r"column 'price' is int64 in file://.*whole\.parquet but double in .*broken"):
+            orders.append(partition, paths)
+        orders.append(MONDAY, WHOLE)
+
+
 def test_a_text_file_whose_values_look_like_numbers_is_refused(
     lake: DeltaCatalog, orders: Table, tmp_path: Path
 ) -> None:
