@@ -37,6 +37,10 @@ _LAST_OF_ITS_TRANSACTION = (1 << 63) - 1
 """Maxwell gives no `xoffset` to the row that ends a transaction, which is its last."""
 
 
+_Texts = tuple[Sequence[bytes], Int64s, Int64s | None]
+"""Lines, and of each row its line and its place there; None: an event is of one row."""
+
+
 def changes_of_maxwell(body: bytes, columns: FeedColumns, source_name: str) -> ChangeBatch:
     """Raises `Invalid`, with the rows, for events that change no row, and for rows of which a value is missing."""
     lines, numbers = _lines(body, source_name)
@@ -52,10 +56,11 @@ def changes_of_maxwell(body: bytes, columns: FeedColumns, source_name: str) -> C
     after = _typed(columns.left(_rows(events, "data", is_row)), declared, numbers[is_row], source_name)
     before = _typed(columns.left(_rows(events, "old", is_row)), declared, numbers[is_row], source_name)
     updates = _is(_words(events), ("update",))
-    _refuse_partial(after, lines, numbers[is_row], (updates, is_row), declared, source_name)
+    texts = (lines, np.flatnonzero(is_row), None)
+    _refuse_partial(after, texts, numbers[is_row], updates[is_row], columns, source_name)
     order = _order_columns(events.filter(pa.array(is_row)), columns.order, source_name)
     found = _Rows(after, before, deletes[is_row], numbers[is_row])
-    return _batch(found, order, columns.needed, (lines, np.flatnonzero(is_row), None), source_name)
+    return _batch(found, order, columns.needed, texts, source_name)
 
 
 def changes_of_canal(body: bytes, columns: FeedColumns, source_name: str) -> ChangeBatch:
@@ -69,11 +74,8 @@ def changes_of_canal(body: bytes, columns: FeedColumns, source_name: str) -> Cha
     after, before = (
         columns.left(_rows_of_lists(events, name, at)) for name, at in (("data", None), ("old", before_at))
     )
-    declared = columns.declared
-    if declared is not None:
-        declared = pa.schema([each for each in declared if each.name not in columns.without])
-    updates = _is(_words(events), ("update",))[places]
-    _refuse_partial_rows(after, lines, numbers, (places, within, updates), declared, source_name)
+    declared, updates = columns.declared, _is(_words(events), ("update",))[places]
+    _refuse_partial(after, (lines, places, within), numbers[places], updates, columns, source_name)
     types = _types_of_mysql(events)
     after = _typed(after, declared, numbers[places], source_name, types)
     before = _typed(before, declared, numbers[places], source_name, types)
@@ -125,28 +127,6 @@ def _rows_of_lists(events: pa.Table, name: str, at: pa.Array | None) -> pa.Table
     rows = events.column(name).combine_chunks().flatten()
     rows = rows if at is None else rows.take(at)
     return pa.table({each.name: pa.chunked_array([pc.struct_field(rows, each.name)]) for each in rows.type})
-
-
-def _refuse_partial_rows(
-    after: pa.Table,
-    lines: Sequence[bytes],
-    numbers: Int64s,
-    updates: tuple[Int64s, Int64s, Bools],
-    declared: pa.Schema | None,
-    source_name: str,
-) -> None:
-    """Raises `Invalid` for updates that lack a column which another row of the file or the table has. A value that is
-    null may be one that is not there, so the text of such a message is read again. `updates`: of each row its event,
-    its place there, and whether it is an update."""
-    places, within, are_updates = updates
-    refused = Refusals(source_name)
-    wanted = {*after.column_names, *_names(declared)}
-    may_lack = are_updates if wanted > {*after.column_names} else _has_null(after) & are_updates
-    for at in np.flatnonzero(may_lack).tolist():
-        there = json.loads(lines[places[at]])["data"][within[at]].keys()
-        if wanted - there:
-            refused.add([int(numbers[places[at]])], _partial(wanted - there))
-    refused.raise_if_any()
 
 
 def _has_null(rows: pa.Table) -> Bools:
@@ -349,26 +329,27 @@ def _partial(missing: Collection[str]) -> str:
 
 
 def _refuse_partial(
-    after: pa.Table,
-    lines: Sequence[bytes],
-    numbers: Int64s,
-    updates: tuple[Bools, Bools],
-    declared: pa.Schema | None,
-    source_name: str,
+    after: pa.Table, texts: _Texts, numbers: Int64s, updates: Bools, columns: FeedColumns, source_name: str
 ) -> None:
-    """Raises `Invalid` for updates that lack a column which an earlier event of the file or the table has. A value that
-    is null may be one that is not there, so the text of such an event is read again. `updates`: which events are
-    updates, and which are of rows."""
-    has_null, (are_updates, is_row) = _has_null(after), updates
-    if not (has_null & are_updates[is_row]).any():
+    """Raises `Invalid` for updates that lack a column which an earlier row of the file or the table has. A value that
+    is null may be one that is not there, so the text of such a row is read again.
+
+    numbers  of the events of the rows
+    updates  bool (rows,)
+    """
+    lines, places, within = texts
+    of_table = {*_names(columns.declared)}.difference(columns.without)
+    known = of_table.union(after.column_names)
+    may_lack = _has_null(after) | (len(known) > after.num_columns)
+    if not (may_lack & updates).any():
         return
-    refused, columns = Refusals(source_name), {*after.column_names}
-    seen = columns & {*_names(declared)}
-    for at, (line, is_update) in enumerate(zip(np.array(lines, object)[is_row], are_updates[is_row], strict=True)):
-        if not has_null[at]:
-            seen = columns
+    refused, seen = Refusals(source_name), of_table
+    for at, is_update in enumerate(updates.tolist()):
+        if not may_lack[at]:
+            seen = known
             continue
-        there = columns & set(json.loads(line).get("data") or ())
+        data = json.loads(lines[places[at]]).get("data") or ()
+        there = known & {*(data if within is None else data[within[at]])}
         if is_update and not seen <= there:
             refused.add([int(numbers[at])], _partial(seen - there))
         seen = seen | there
@@ -388,10 +369,6 @@ class _Rows:
     before: pa.Table
     deletes: Bools
     numbers: Int64s
-
-
-_Texts = tuple[Sequence[bytes], Int64s, Int64s | None]
-"""Lines, and of each row its line and its place there; None: an event is of one row."""
 
 
 def _batch(
