@@ -15,17 +15,18 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import NoneType
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compactor.catalog.partition_transforms import is_binary
+from compactor.catalog.partition_transforms import is_binary, is_text
 from compactor.changes.change_batch import OR_DROPPED, Bools, ChangeBatch, FeedColumns, Int64s, Refusals, mask_of
 from compactor.changes.conversion import converted
 from compactor.changes.debezium import OF_SOURCE
 from compactor.changes.debezium_values import DECIMAL_DIGITS_MAX
-from compactor.changes.json_lines import event_of, lines_of, read_events, text_fields
+from compactor.changes.json_lines import as_written, event_of, exact_json, lines_of, read_events, text_fields
 from compactor.model.errors import Invalid
 from compactor.schemas.cast import cast_column
 
@@ -50,7 +51,10 @@ def changes_of_maxwell(body: bytes, columns: FeedColumns, source_name: str) -> C
     typed = [] if declared is None else [(each.name, _wire_type(each.type)) for each in _columns(declared)]
     rows = [(name, pa.struct(typed)) for name in _IMAGES] if typed else []
     first = event_of(lines[0], int(numbers[0]), source_name)
-    events = read_events(lines, numbers, pa.schema([*text_fields(first, _IMAGES), *rows]), source_name, images=_IMAGES)
+    schema, texts_of = pa.schema([*text_fields(first, _IMAGES), *rows]), [name for name, kind in typed if is_text(kind)]
+    events = read_events(
+        lines, numbers, schema, source_name, images=_IMAGES, mended=partial(_with_json_as_text, names=texts_of)
+    )
     upserts, deletes = _operations(events, numbers, source_name)
     is_row = upserts | deletes
     after = _typed(columns.left(_rows(events, "data", is_row)), declared, numbers[is_row], source_name)
@@ -61,6 +65,19 @@ def changes_of_maxwell(body: bytes, columns: FeedColumns, source_name: str) -> C
     order = _order_columns(events.filter(pa.array(is_row)), columns.order, source_name)
     found = _Rows(after, before, deletes[is_row], numbers[is_row])
     return _batch(found, order, columns.needed, texts, source_name)
+
+
+def _with_json_as_text(lines: Sequence[bytes], names: Collection[str]) -> Sequence[bytes]:
+    """MySQL's columns of JSON, which Maxwell writes as that, as text where the table declares it."""
+    try:
+        events = [exact_json(line) for line in lines]
+        rows = [row for event in events for name in _IMAGES if isinstance(row := event.get(name), dict)]
+        of_json = {name for row in rows for name in names if type(row.get(name)) not in (str, NoneType)}
+        for row in rows:
+            row |= {name: as_written(row[name]).decode() for name in of_json if row.get(name) is not None}
+        return [as_written(event) for event in events] if of_json else lines
+    except (ValueError, RecursionError):
+        return lines  # the reader says of which
 
 
 def changes_of_canal(body: bytes, columns: FeedColumns, source_name: str) -> ChangeBatch:

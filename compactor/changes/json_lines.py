@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.json as pj
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from compactor.changes.change_batch import ChangesRefused, Int64s, Refusals
 from compactor.changes.conversion import failures
@@ -72,6 +72,30 @@ def event_of(line: bytes, number: int, source_name: str) -> Mapping[str, Any]:
     return event
 
 
+class _Fraction(str):
+    """A number as it is written: a float would change decimals of many digits."""
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is no number in JSON")
+
+
+def exact_json(text: str | bytes) -> Any:  # noqa: ANN401  (it is JSON)
+    """What `as_written` writes as it was. Raises `ValueError`, also for NaN, which is no JSON."""
+    return json.loads(text, parse_float=_Fraction, parse_constant=_refuse_constant)
+
+
+def as_written(value: object) -> bytes:
+    """JSON."""
+    if isinstance(value, _Fraction):
+        return value.encode()
+    if isinstance(value, dict):
+        return b"{" + b",".join(to_json(name) + b":" + as_written(each) for name, each in value.items()) + b"}"
+    if isinstance(value, list):
+        return b"[" + b",".join(map(as_written, value)) + b"]"
+    return to_json(value)
+
+
 def text_fields(event: Mapping[str, Any], but: Collection[str] = ()) -> list[pa.Field]:
     """Those of an event's fields that are text. Arrow would find that out for each value, and try it as a time.
 
@@ -96,6 +120,7 @@ def read_events(
     *,
     only_these: bool = False,
     images: Collection[str] = (),
+    mended: Callable[[Sequence[bytes]], Sequence[bytes]] | None = None,
 ) -> pa.Table:
     """A column for each field. None of the lines is empty.
 
@@ -104,6 +129,7 @@ def read_events(
                 and whole numbers beyond 64 bits are decimals
     only_these  the others are left out
     images      fields that hold the same columns
+    mended      makes lines that can be read, of some that cannot
 
     Raises `Invalid`, with the rows where they fail by themselves.
     """
@@ -114,6 +140,9 @@ def read_events(
     try:
         return parsed(0, len(lines))
     except (ValueError, Invalid) as error:
+        if mended is not None:
+            lines = mended(lines)
+            return read_events(lines, numbers, schema, source_name, only_these=only_these, images=images)
         failing = failures(len(lines), parsed)
         refused = Refusals(source_name)
         for reason, rows in failing.items():

@@ -11,14 +11,12 @@ Keys are encoded as in a form but for EventBridge, which sends them as they are.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote_plus
 
-from pydantic_core import to_json
-
+from compactor.changes.json_lines import as_written, exact_json
 from compactor.model.errors import Invalid
 
 ROWS_BYTES_MAX = 200 * 1024
@@ -53,7 +51,7 @@ def parse_announcements(body: str) -> list[Announced | AnnouncedRows]:
     """The new files that a message announces, or its rows; none for one that only tells that notifications are set up,
     or of other events. Raises `Invalid` for a message of another kind."""
     try:
-        message = json.loads(body, parse_float=_Fraction, parse_constant=_refuse_constant)
+        message = exact_json(body)
     except (ValueError, RecursionError) as error:
         raise Invalid(f"the message is not JSON ({error})") from error
     if not isinstance(message, dict):
@@ -98,32 +96,13 @@ def _of_register(register: Mapping[str, Any]) -> Iterator[Announced | AnnouncedR
     wrong = next((number for number, row in enumerate(rows, 1) if not isinstance(row, dict)), None)
     if wrong is not None:
         raise Invalid(f"row {wrong:,} of the message is no object with a value for each column")
-    lines = b"".join(_as_written(row) + b"\n" for row in rows)
+    lines = b"".join(as_written(row) + b"\n" for row in rows)
     if len(lines) > ROWS_BYTES_MAX:
         raise Invalid(
             f"the message has {len(lines):,} bytes of rows, and {ROWS_BYTES_MAX:,} are the most: write a file"
         )
     rows_id = register.get("id")
     yield AnnouncedRows(_text("table", register["table"]), lines, None if rows_id is None else _text("id", rows_id))
-
-
-class _Fraction(str):
-    """A number as the message has it: a float would change decimals of many digits."""
-
-
-def _refuse_constant(word: str) -> None:
-    raise ValueError(f"{word} is no number in JSON")
-
-
-def _as_written(value: object) -> bytes:
-    """JSON."""
-    if isinstance(value, _Fraction):
-        return value.encode()
-    if isinstance(value, dict):
-        return b"{" + b",".join(to_json(name) + b":" + _as_written(each) for name, each in value.items()) + b"}"
-    if isinstance(value, list):
-        return b"[" + b",".join(map(_as_written, value)) + b"]"
-    return to_json(value)
 
 
 def _of_record(record: Mapping[str, Any]) -> Iterator[Announced]:

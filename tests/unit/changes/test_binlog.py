@@ -102,6 +102,29 @@ def test_a_value_that_would_be_cut_is_refused(kind: pa.DataType, value: str) -> 
         assert whole.rows["v"].to_pylist() == [date(2026, 11, 25)]
 
 
+def test_json_is_text_where_the_table_declares_it_and_other_values_keep_their_digits() -> None:
+    declared = pa.schema(
+        [("id", pa.int64()), ("doc", pa.string()), ("price", pa.decimal128(21, 2)), ("s", pa.string())]
+    )
+    price = "1234567890123456789.12"
+    docs = ['{"a":[1.50,null,"é"]}', "[1e400]", "5", '"x"', "null"]
+    lines = [
+        f'{{"type": "update", "data": {{"id": 1, "doc": {doc}, "price": {price}, "s": "{{}}"}}, "old": {{"doc": 1}}}}'
+        for doc in docs
+    ]
+    found = read(changes_of_maxwell, *lines, declared=declared).rows
+    assert found["doc"].to_pylist() == [*docs[:4], None]
+    assert (found["price"].unique().to_pylist(), found["s"].unique().to_pylist()) == ([Decimal(price)], ["{}"])
+    (fraction,) = read(changes_of_maxwell, maxwell("insert", {"doc": 1.5}), declared=declared).rows["doc"].to_pylist()
+    assert fraction == "1.5"
+    with pytest.raises(Invalid, match="feed, row 1: it is no change event of these columns"):
+        read(changes_of_maxwell, maxwell("insert", {"doc": {}, "s": "\ud800"}), declared=declared)
+    with pytest.raises(Invalid, match="feed, row 1: it is not JSON"):
+        read(changes_of_maxwell, '{"type": "insert", "data": {"doc": [NaN}', declared=declared)
+    with pytest.raises(Invalid, match=r"feed, row 2: it is no change event of these columns .*int64.*parse:1\.5"):
+        read(changes_of_maxwell, lines[0], maxwell("insert", {"id": 1.5, "doc": {}}), declared=declared)
+
+
 def test_a_type_of_mysql_that_a_value_is_not_of_is_named() -> None:
     (reason,) = refused(changes_of_canal, canal("INSERT", {"at": "0000-00-00 00:00:00"}, mysqlType={"at": "datetime"}))
     assert reason.startswith(
