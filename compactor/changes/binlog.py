@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import NoneType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -52,9 +53,7 @@ def changes_of_maxwell(body: bytes, columns: FeedColumns, source_name: str) -> C
     rows = [(name, pa.struct(typed)) for name in _IMAGES] if typed else []
     first = event_of(lines[0], int(numbers[0]), source_name)
     schema, texts_of = pa.schema([*text_fields(first, _IMAGES), *rows]), [name for name, kind in typed if is_text(kind)]
-    events = read_events(
-        lines, numbers, schema, source_name, images=_IMAGES, mended=partial(_with_json_as_text, names=texts_of)
-    )
+    events = read_events(lines, numbers, schema, source_name, images=_IMAGES, mended=partial(_readable, names=texts_of))
     upserts, deletes = _operations(events, numbers, source_name)
     is_row = upserts | deletes
     after = _typed(columns.left(_rows(events, "data", is_row)), declared, numbers[is_row], source_name)
@@ -67,17 +66,31 @@ def changes_of_maxwell(body: bytes, columns: FeedColumns, source_name: str) -> C
     return _batch(found, order, columns.needed, texts, source_name)
 
 
-def _with_json_as_text(lines: Sequence[bytes], names: Collection[str]) -> Sequence[bytes]:
-    """MySQL's columns of JSON, which Maxwell writes as that, as text where the table declares it."""
+def _readable(lines: Sequence[bytes], names: Collection[str]) -> Sequence[bytes]:
+    """Without `primary_key`, a list of values of any type, and with MySQL's columns of JSON, which Maxwell writes as
+    that, as text where the table declares it. `names`: of the table's columns of text."""
+    events = [_exact_event(line) for line in lines]
+    rows = [row for event in events for name in _IMAGES if isinstance(row := event.get(name), dict)]
+    of_json = {name for row in rows for name in names if type(row.get(name)) not in (str, NoneType)}
+
+    def written(line: bytes, event: dict[str, Any]) -> bytes:
+        try:
+            for row in (event[name] for name in _IMAGES if isinstance(event.get(name), dict)):
+                row |= {name: as_written(row[name]).decode() for name in of_json if row.get(name) is not None}
+            return as_written({name: event[name] for name in event if name != "primary_key"}) if event else line
+        except (ValueError, RecursionError):  # half a character, which the reader refuses
+            return line
+
+    return list(map(written, lines, events))
+
+
+def _exact_event(line: bytes) -> dict[str, Any]:
+    """Empty for what is none, as the reader finds."""
     try:
-        events = [exact_json(line) for line in lines]
-        rows = [row for event in events for name in _IMAGES if isinstance(row := event.get(name), dict)]
-        of_json = {name for row in rows for name in names if type(row.get(name)) not in (str, NoneType)}
-        for row in rows:
-            row |= {name: as_written(row[name]).decode() for name in of_json if row.get(name) is not None}
-        return [as_written(event) for event in events] if of_json else lines
+        event = exact_json(line)
     except (ValueError, RecursionError):
-        return lines  # the reader says of which
+        return {}
+    return event if isinstance(event, dict) else {}
 
 
 def changes_of_canal(body: bytes, columns: FeedColumns, source_name: str) -> ChangeBatch:

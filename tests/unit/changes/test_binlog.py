@@ -102,6 +102,17 @@ def test_a_value_that_would_be_cut_is_refused(kind: pa.DataType, value: str) -> 
         assert whole.rows["v"].to_pylist() == [date(2026, 11, 25)]
 
 
+def test_a_key_of_values_of_several_types_is_read() -> None:
+    """As in Maxwell's own documentation: with `output_primary_keys`."""
+    row = {"id": 1, "m": 4.2341, "c": "2016-10-21 05:33:37.523000"}
+    event = maxwell("insert", row, primary_key=[1, row["c"]], primary_key_columns=["id", "c"], position="m.000006:80")
+    found = read(changes_of_maxwell, event, order=("__source_pos",))
+    assert found.rows.to_pylist() == [{**row, "__source_pos": "80"}]
+    for other in ("[1]", "{", json.dumps(maxwell("insert", {"c": "\ud800"}))):
+        (reason,) = refused(changes_of_maxwell, event, other)
+        assert reason.startswith("feed, row 2: it is no change event of these columns")
+
+
 def test_json_is_text_where_the_table_declares_it_and_other_values_keep_their_digits() -> None:
     declared = pa.schema(
         [("id", pa.int64()), ("doc", pa.string()), ("price", pa.decimal128(21, 2)), ("s", pa.string())]
