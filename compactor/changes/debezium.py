@@ -158,7 +158,7 @@ def _changes_of_run(run: _Run, columns: FeedColumns, source_name: str) -> Change
     if is_envelope:
         changes = _of_envelopes(events, numbers, run.schema, columns, refused)
     else:
-        changes = _of_flattened(events, numbers, (run.schema, columns.declared), refused)
+        changes = _of_flattened(events, numbers, run.schema, columns, refused)
     refused.raise_if_any()
     return changes
 
@@ -434,10 +434,9 @@ def _with(rows: pa.Table, added: Mapping[str, pa.ChunkedArray]) -> pa.Table:
 
 
 def _of_flattened(
-    rows: pa.Table, numbers: Int64s, types: tuple[Mapping[str, Any] | None, pa.Schema | None], refused: Refusals
+    rows: pa.Table, numbers: Int64s, schema: Mapping[str, Any] | None, columns: FeedColumns, refused: Refusals
 ) -> ChangeBatch:
     names, source_name = rows.column_names, refused.source_name
-    schema, declared = types
     fields = () if schema is None else schema.get("fields", ())
     if _OF_NO_ROW.intersection(names) and not {_DELETED, _OPERATION}.intersection(names):
         refused.add(numbers.tolist(), "it is a change of the schema, or begins or ends a transaction: leave it out")
@@ -457,9 +456,9 @@ def _of_flattened(
         deletes |= mask_of(pc.is_in(operations, pa.array(DELETES)))
     found = {}
     for name in names:
-        if _ADDED.fullmatch(name):
+        if _ADDED.fullmatch(name) and name not in columns.order:
             continue
         values = rows.column(name).combine_chunks()
         refused.add(numbers[unavailable(values) & ~deletes].tolist(), f"{name!r} {_NOT_SENT}")
-        found[name] = _typed(values, name, (fields, declared), "", numbers, source_name)
+        found[name] = _typed(values, name, (fields, columns.declared), "", numbers, source_name)
     return ChangeBatch(source_name, pa.table(found), deletes, numbers)

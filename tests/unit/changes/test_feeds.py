@@ -310,6 +310,11 @@ def test_a_flattened_row_has_the_types_of_its_schema() -> None:
     assert found.rows.to_pylist() == [{"id": 1, "day": date(1970, 1, 2), "raw": b"\x01\x02"}]
 
 
+def test_an_added_field_that_orders_the_table_is_kept() -> None:
+    row = {"id": 1, "__op": "c", "__ts_ns": 5, "__table": "t"}
+    assert debezium(row, sort_columns=("__ts_ns",)).rows.to_pylist() == [{"id": 1, "__ts_ns": 5}]
+
+
 def test_a_row_that_moves_is_a_delete_of_what_it_was_and_an_upsert_after_it() -> None:
     moved = {"before": {"id": 1, "day": "1"}, "after": {"id": 1, "day": "2"}, "op": "u", "source": {"lsn": 5}}
     found = debezium(moved, sort_columns=("__source_lsn",))
