@@ -204,7 +204,7 @@ def _refuse_partial(
         times += mask_of(each.is_valid())
     rows = events if image is None else _columns_of(events.column(image))
     of_table = set() if declared is None else {*declared.names}
-    told = Counter(_names_within(pa.struct(list(events.schema))))
+    told = Counter(each.name for each in _fields_within(pa.struct(list(events.schema))))
     for name in rows.column_names:
         unsaid = mask_of(rows.column(name).is_null())
         lacking = unsaid & updates & ((np.cumsum(~unsaid) > 0) | (name in of_table))
@@ -228,13 +228,13 @@ def _columns_of(column: pa.ChunkedArray) -> pa.Table:
     return pa.table({each.name: pc.struct_field(struct, each.name) for each in struct.type if each.name})
 
 
-def _names_within(kind: pa.DataType) -> Iterator[str]:
-    """The names of fields, at any depth."""
+def _fields_within(kind: pa.DataType) -> Iterator[pa.Field]:
+    """At any depth."""
     if pa.types.is_list(kind):
-        yield from _names_within(kind.value_type)
+        yield from _fields_within(kind.value_type)
     for each in kind if pa.types.is_struct(kind) else ():
-        yield each.name
-        yield from _names_within(each.type)
+        yield each
+        yield from _fields_within(each.type)
 
 
 def _has(line: bytes, name: str, image: str | None) -> bool:
@@ -257,7 +257,16 @@ def _parsed(
         flat = [(each.name, json_type(each.name, each.type, lines)) for each in declared]
         row = pa.struct([each for each in flat if not each[0].startswith(OF_SOURCE)])
         explicit = pa.schema([("before", row), ("after", row)] if _is_envelope(json.loads(lines[0])) else flat)
-    table = read_events(lines, numbers, explicit, source_name, only_these=schema is not None, images=_IMAGES)
+    told = () if explicit is None else _fields_within(pa.struct(list(explicit)))
+    names = [re.escape(json.dumps(each.name).encode()) for each in told if pa.types.is_floating(each.type)]
+    no_number = re.compile(rb"((?:" + b"|".join(names) + rb')\s*:\s*)"(NaN|-?Infinity)"')
+
+    def mended(lines: Sequence[bytes]) -> Sequence[bytes]:
+        """PyArrow reads floats that JSON cannot hold, which Kafka Connect writes as text, without quotes."""
+        return [no_number.sub(rb"\1\2", line) for line in lines] if names else lines
+
+    only_these = schema is not None
+    table = read_events(lines, numbers, explicit, source_name, only_these=only_these, images=_IMAGES, mended=mended)
     if schema is None:
         return table
     payload = table.column("payload").combine_chunks()

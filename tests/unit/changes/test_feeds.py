@@ -148,6 +148,16 @@ def test_values_within_lists_and_structs_have_the_types_of_their_schema(
     ]
 
 
+def test_floats_that_json_cannot_hold_are_text_in_it() -> None:
+    values = [1.5, "NaN", "-Infinity", None]
+    events = [event_of({"type": "double"}, value) for value in values]
+    assert str(debezium(*events).rows["v"].to_pylist()) == "[1.5, nan, -inf, None]"
+    declared = pa.schema([("id", pa.int64()), ("v", pa.float64()), ("t", pa.string())])
+    found = debezium(*(upsert(id=1, v=value, t="NaN") for value in values), declared=declared).rows
+    assert (str(found["v"].to_pylist()), found["t"].unique().to_pylist()) == ("[1.5, nan, -inf, None]", ["NaN"])
+    assert "row 2: it is no change event" in refused(*events[:1], event_of({"type": "double"}, "x"), *events[1:])[0]
+
+
 def test_a_decimal_of_more_digits_than_a_type_has_is_text_and_its_scale_may_be_negative() -> None:
     def decimal(scale: int, precision: int) -> dict[str, Any]:
         parameters = {"scale": str(scale), "connect.decimal.precision": str(precision)}
