@@ -367,11 +367,11 @@ def _typed(
     """A column with the type that the event's fields say, then the declared one."""
     fields, declared = types
     column = f"column {name!r}{of_what}"
+    kind = None if declared is None or declared.get_field_index(name) < 0 else declared.field(name).type
     for field in fields:
         if field.get("field") == name:
-            values = converted(values, partial(logical, field=field, column=column), numbers, source_name)
-    if declared is not None and declared.get_field_index(name) >= 0:
-        kind = declared.field(name).type
+            values = converted(values, partial(logical, field=field, column=column, kind=kind), numbers, source_name)
+    if kind is not None:
         values = converted(values, partial(as_declared, kind=kind, column=column), numbers, source_name)
     return values
 

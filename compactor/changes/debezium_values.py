@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compactor.catalog.partition_transforms import is_binary
+from compactor.catalog.partition_transforms import is_binary, is_text
 from compactor.model.errors import Invalid
 from compactor.schemas.cast import cast_array
 
@@ -66,12 +66,17 @@ def wire_type(schema: Mapping[str, Any]) -> pa.DataType:
     return _PLAIN[str(kind)]
 
 
-def logical(values: pa.Array, field: Mapping[str, Any], column: str) -> pa.Array:
-    """The values as the schema means them. Raises `Invalid` for a value that means nothing."""
+def logical(values: pa.Array, field: Mapping[str, Any], column: str, kind: pa.DataType | None) -> pa.Array:
+    """The values as the schema means them; text of zoned times stays that where the table declares text (`kind`).
+    Raises `Invalid` for a value that means nothing."""
+    is_zoned = field.get("name") == _ZONED
+    if is_zoned and kind is not None and is_text(kind):
+        return values
     try:
         return _meant(values, field)
     except (ValueError, ArithmeticError) as error:
-        raise Invalid(f"{column} is no {field.get('name') or field.get('type')}: {error}") from error
+        what_to_do = ": declare the column as text to keep it" if is_zoned else ""
+        raise Invalid(f"{column} is no {field.get('name') or field.get('type')} ({error}){what_to_do}") from error
 
 
 def _meant(values: pa.Array, field: Mapping[str, Any]) -> pa.Array:

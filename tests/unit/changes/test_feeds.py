@@ -148,6 +148,16 @@ def test_values_within_lists_and_structs_have_the_types_of_their_schema(
     ]
 
 
+def test_a_zoned_time_that_no_type_holds_can_be_kept_as_text() -> None:
+    """As SQL Server's end of time, whose seventh digit needs nanoseconds, which end in 2262."""
+    end = "9999-12-31T23:59:59.9999999Z"
+    event = event_of({"type": "string", "name": "io.debezium.time.ZonedTimestamp"}, end)
+    (reason,) = refused(event)
+    assert reason.startswith("feed, row 1: column 'v' of 'after' is no io.debezium.time.ZonedTimestamp (")
+    assert reason.endswith("declare the column as text to keep it")
+    assert debezium(event, declared=pa.schema([("v", pa.string())])).rows["v"].to_pylist() == [end]
+
+
 def test_floats_that_json_cannot_hold_are_text_in_it() -> None:
     values = [1.5, "NaN", "-Infinity", None]
     events = [event_of({"type": "double"}, value) for value in values]
