@@ -132,12 +132,13 @@ def csv_of_dms(changes: Sequence[Change], file: Path) -> list[Path]:
 
 
 def rows_with_operations(changes: Sequence[Change], file: Path) -> list[Path]:
+    """Of an update the row before it, from which alone it can be told that it has moved; a changed key is a delete."""
     rows = []
-    for before, after, number in _without_moves(changes):
-        row = {**(after or before or {}), "__source_lsn": number}
-        if after is not None and before is not None:
-            rows.append({**row, "what": "UPDATE_PREIMAGE"})
-        rows.append({**row, "what": "delete" if after is None else "Insert"})
+    for each in changes:
+        is_update = each.before is not None and each.after is not None and each.before["id"] == each.after["id"]
+        for row, what in ((each.before, "UPDATE_PREIMAGE" if is_update else "delete"), (each.after, "Insert")):
+            if row is not None:
+                rows.append({**row, "__source_lsn": each.number, "what": what})
     pq.write_table(pa.Table.from_pylist(rows, COLUMNS_OF_OPS), file.with_suffix(".parquet"))
     return [file.with_suffix(".parquet")]
 
