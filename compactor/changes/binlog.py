@@ -375,7 +375,7 @@ def _refuse_partial(
         return
     refused, seen = Refusals(source_name), of_table
     for at, is_update in enumerate(updates.tolist()):
-        if not may_lack[at]:
+        if not may_lack[at] or (seen == known and not is_update):
             seen = known
             continue
         data = json.loads(lines[places[at]]).get("data") or ()
