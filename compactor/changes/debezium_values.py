@@ -153,8 +153,14 @@ def json_type(name: str, kind: pa.DataType, lines: Sequence[bytes]) -> pa.DataTy
     if not (pa.types.is_temporal(kind) or pa.types.is_decimal(kind)):
         return kind
     value = re.compile(re.escape(json.dumps(name, ensure_ascii=False).encode()) + rb"\s*:[\s\[]*([-\d\"])")
-    first = next((found[1] for found in map(value.search, lines) if found), b'"')
+    first = next((found[1] for found in map(value.search, map(_rows_of, lines)) if found), b'"')
     return pa.string() if first == b'"' else kind if pa.types.is_decimal(kind) else pa.int64()
+
+
+def _rows_of(line: bytes) -> bytes:
+    """Without the fields of `source`, which may be called as columns are."""
+    rows = line.rpartition(b'"source"')[0]
+    return rows if b'"after"' in rows else line
 
 
 def as_declared(values: pa.Array, kind: pa.DataType, column: str) -> pa.Array:

@@ -169,7 +169,10 @@ def _parsed(
     def read(explicit: pa.Schema | None) -> pa.Table:
         others = "ignore" if only_these else "infer"
         parse = pj.ParseOptions(explicit_schema=explicit, unexpected_field_behavior=others)
-        return pj.read_json(pa.py_buffer(body), read_options=options, parse_options=parse)
+        try:
+            return pj.read_json(pa.py_buffer(body), read_options=options, parse_options=parse)
+        except pa.ArrowNotImplementedError as error:
+            raise Invalid(f"{error}: declare another type") from error
 
     table = read(schema)
     if only_these:

@@ -148,6 +148,16 @@ def test_values_within_lists_and_structs_have_the_types_of_their_schema(
     ]
 
 
+def test_a_column_may_be_called_as_a_field_of_the_source_and_a_map_is_refused() -> None:
+    declared = pa.schema([("id", pa.int64()), ("ts_ms", pa.timestamp("ms", "UTC"))])
+    rows = ({"id": 1, "ts_ms": value} for value in (None, "1970-01-01T00:00:01.5Z"))
+    events = [{"before": None, "after": row, "source": {"ts_ms": 7}, "op": "c"} for row in rows]
+    found = debezium(*events, declared=declared).rows["ts_ms"].to_pylist()
+    assert found == [None, HALF_PAST_ONE_SECOND.replace(tzinfo=UTC)]
+    (reason,) = refused(upsert(v={}), declared=pa.schema([("v", pa.map_(pa.string(), pa.string()))]))
+    assert "JSON conversion to map<string, string> is not supported: declare another type" in reason
+
+
 def test_a_zoned_time_that_no_type_holds_can_be_kept_as_text() -> None:
     """As SQL Server's end of time, whose seventh digit needs nanoseconds, which end in 2262."""
     end = "9999-12-31T23:59:59.9999999Z"
