@@ -158,7 +158,12 @@ def _micros(column: pa.Array) -> Int64s:
         return _days(column) * _MICROS_OF_A_DAY
     counts: Int64s = column.view(pa.int32() if kind.bit_width == 32 else pa.int64()).to_numpy().astype(np.int64)
     nanos = _NANOS_OF[kind.unit]
-    return counts * (nanos // 1_000) if nanos >= 1_000 else counts // (1_000 // nanos)
+    if nanos < 1_000:
+        return counts // (1_000 // nanos)
+    micros = counts * (nanos // 1_000)
+    if (micros // (nanos // 1_000) != counts).any():
+        raise Invalid(f"a {kind} is beyond the microseconds that int64 holds")
+    return micros
 
 
 def _days(column: pa.Array) -> Int64s:

@@ -71,6 +71,7 @@ def test_rows_without_a_partition_are_refused(columns: dict[str, list[object]], 
     [
         ("bucket[4](v)", pa.array([1, None, 2, 2**63, 2**64 - 1], pa.uint64()), "9223372036854775808 is beyond int64"),
         ("truncate[10](v)", pa.array([1, None, 2, -(2**63), 3]), "truncate[10] of -9223372036854775808 is no int64"),
+        ("day(v)", pa.array([1, None, 2, 2**45], pa.timestamp("s")), "a timestamp[s] is beyond the microseconds"),
         ("identity(v)", pa.array([b"a", None, b"b", b"\xed\xa0\xbd"]).view(pa.string()), "Invalid UTF8"),
     ],
 )
