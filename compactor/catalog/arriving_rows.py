@@ -9,7 +9,9 @@ Rows are given piece by piece as they are written, or, of a registered file, onl
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ from types import MappingProxyType
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from compactor.catalog.feed import DELETES, IMAGES_BEFORE, UPSERTS
 from compactor.catalog.partition_split import NO_PARTITIONS, Partitioning
 from compactor.model.arrow_types import value_type
 from compactor.model.errors import Invalid
@@ -33,9 +36,8 @@ GoldenGate, Hudi, Flink."""
 
 _IS_NO_ROW: Mapping[str, bool] = MappingProxyType(
     {
-        **dict.fromkeys(("d", "delete", "-d", "true", "-u", "update_preimage", "t", "truncate"), True),
-        **dict.fromkeys(("i", "u", "c", "r", "insert", "update", "create", "read", "load", "upsert"), False),
-        **dict.fromkeys(("+i", "+u", "update_postimage", "false"), False),
+        **dict.fromkeys((*DELETES, *IMAGES_BEFORE, "true", "t", "truncate"), True),
+        **dict.fromkeys((*UPSERTS, "false"), False),
     }
 )
 """By the value of a marker, in small letters: whether its row is deleted, or is what was there before a change."""
@@ -79,7 +81,7 @@ class _Marker:
             return (
                 f"{source_name} seems to hold change events of Debezium (column {name!r}: {each}), and they are "
                 "appended as they are, not the rows in them: if it does, take this delta back (lithify table retract), "
-                "and append it as changes: append_changes, --changes debezium"
+                "and append its events, as JSON lines, by --changes debezium, or append_changes"
             )
         marked = sum(self.counts[value] for value in self.counts if value and _IS_NO_ROW[value.casefold()])
         if not marked:
@@ -87,8 +89,13 @@ class _Marker:
         return (
             f"column {name!r} of {source_name} seems to mark {counted(marked, 'row')} of {rows:,} as deleted or "
             f"replaced ({each}), and all of them are appended as upserts: if it does, take this delta back (lithify "
-            "table retract), and append it as changes: append_changes, --changes"
+            f"table retract), and append it as changes: --changes {self._feed(name)}, or append_changes"
         )
+
+    def _feed(self, column: str) -> str:
+        """The feed by which these rows are applied, for a shell."""
+        words = {"upserts": ["false"], "deletes": ["true"]} if {"true", "false"} & {*map(_small, self.counts)} else {}
+        return shlex.quote(json.dumps({"format": "ops", "column": column, **words}, separators=(",", ":")))
 
 
 class ArrivingRowsCheck:
@@ -210,6 +217,10 @@ def _differing(column: pa.ChunkedArray, value: str) -> pa.ChunkedArray:
     except pa.ArrowException:
         return pc.is_valid(values)
     return pc.not_equal(values, wanted)
+
+
+def _small(value: str | None) -> str | None:
+    return None if value is None else value.casefold()
 
 
 def _none(values: pa.ChunkedArray) -> pa.ChunkedArray:

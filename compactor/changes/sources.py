@@ -63,6 +63,12 @@ def _open_file(
     location: StoreLocation, uri: str, feed: Feed, schema: pa.Schema | None, fallback: ContentType | None
 ) -> FeedSource:
     if feed.format not in OF_ROWS:
+        content_type = content_type_of(uri, ContentType.JSON)
+        if content_type is not ContentType.JSON:
+            raise Invalid(
+                f"{uri} is {content_type.value}, and a feed of format {feed.format.value} is JSON lines: write its "
+                "changes so, or, if a column of flat rows says what each does, append it as a feed of format ops"
+            )
         return FeedSource(uri, read_bytes(location, uri))
     if feed.format is FeedFormat.DMS and content_type_of(uri, fallback) is ContentType.CSV:
         return FeedSource(uri, read_dms_csv(read_bytes(location, uri), schema, uri, feed.without))

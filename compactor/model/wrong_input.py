@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import get_args
 
@@ -49,6 +50,7 @@ def _sentence(found: ErrorDetails, model: type[BaseModel], whole: str, show: Cal
             return f"{where}: {found['msg'].removeprefix('Value error, ')}"
         case _:
             wanted = found["msg"].removeprefix("Input should be ").replace("a valid array", "a list")
+            wanted = re.sub(r"a valid dictionary( or instance of \w+)?", "a JSON object", wanted)
             return f"{where} is {show(found['input'])}: it must be {wanted}"
 
 

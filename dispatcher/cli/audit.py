@@ -91,7 +91,10 @@ def verify_table(
         after=on_page((f"{stream}: {problem}" for stream, report in reports for problem in report.problems), FAILED),
     )
     if any(report.problems for _, report in reports):
-        raise Corrupt("the index and the files disagree: restore the files, or compact into another destination table")
+        raise Corrupt(
+            "the audit found problems: restore the files that it names; if an index is wrong, compact into another "
+            "destination table"
+        )
 
 
 def _verify_published(table: str, catalog: DeltaCatalog, partition: list[str] | None, output: Output) -> None:

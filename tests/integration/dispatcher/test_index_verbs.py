@@ -81,3 +81,4 @@ def test_an_audit_that_finds_something_exits_with_1(lithify: Command, tmp_path: 
     result = lithify("table", "verify", ORDERS)
     assert result.exit_code == 1
     assert "day=monday" in result.out
+    assert "restore the files that it names; if an index is wrong" in " ".join(result.err.split())

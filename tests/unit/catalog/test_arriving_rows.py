@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 import json
+import shlex
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -169,6 +171,11 @@ def test_a_column_that_marks_deletes_is_reported_with_its_counts_and_what_to_do(
         (warning,) = table.append({}, source).warnings
         assert f"column {column!r} of {name} seems to mark 2 rows of 4 as deleted or replaced" in warning
         assert "lithify table retract" in warning
+        feed = json.loads(shlex.split(warning.partition("--changes ")[2].removesuffix(", or append_changes"))[0])
+        known = rows.filter(pc.field(column).is_valid())
+        feeds = lake.create_table("ACME.FEED.V1", primary_keys=["id"])
+        upserts = [each for each in feeds.append_changes(known, feed) if each.operation is Operation.UPSERT]
+        assert sum(file.rows for each in upserts for file in each.files) == known.num_rows - 2
     assert table.append({}, rows, operation="delete").warnings == ()
 
 

@@ -556,6 +556,8 @@ def test_a_feed_that_contradicts_itself_is_refused() -> None:
         with pytest.raises(Invalid):
             parse_feed(given)
     assert parse_feed('{"format": "ops", "column": "op"}').column == "op"
+    with pytest.raises(Invalid, match=r"it must be a JSON object$"):
+        parse_feed('{"format": "ops", "column": "op"')
 
 
 # --------------------------------------------------------------------------------------------------------- appending

@@ -204,6 +204,10 @@ def test_a_feed_that_is_not_the_table_s_is_refused_whole(lake: DeltaCatalog, tmp
     file = written(tmp_path / "feed.json", envelope(1, id=1))
     with pytest.raises(Invalid, match=r"have no source\.scn"):
         table.append_changes([file], quarantine=tmp_path / "refused")
+    parquet = tmp_path / "feed.parquet"
+    pq.write_table(pa.table({"op": ["c"], "after": [{"id": 1}]}), parquet)
+    with pytest.raises(Invalid, match=r"feed.parquet is parquet, and a feed of format debezium is JSON lines"):
+        table.append_changes([parquet], quarantine=tmp_path / "refused")
     assert not list((tmp_path / "refused").rglob("*.jsonl"))
 
 
