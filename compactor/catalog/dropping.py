@@ -281,14 +281,15 @@ def _writers_end_at_ms(definition: TableDefinition, dropped_at_ms: int) -> int:
 
 
 def _objects(store: ObjectStore, folder: TableFolder) -> Iterator[ObjectEntry]:
-    """All objects of a table, those last without which a purge could not be continued."""
-    logs = (folder.streams, folder.definition_log)
-    entries = sorted(store.list(f"{folder.key}/"), key=lambda entry: entry.key)
-    for entry in entries:
-        if not entry.key.startswith(tuple(f"{log}/" for log in logs)):
-            yield entry
-    for log in logs:
-        yield from (entry for entry in entries if entry.key.startswith(f"{log}/"))
+    """All objects of a table, those last without which a purge could not be continued: what is left of a stream's log
+    can be read."""
+    streams, definitions = f"{folder.streams}/", f"{folder.definition_log}/"
+    objects = sorted(store.list(f"{folder.key}/"), key=lambda each: each.key)
+    yield from (each for each in objects if not each.key.startswith((streams, definitions)))
+    in_streams = [each for each in objects if each.key.startswith(streams)]
+    yield from (each for each in reversed(in_streams) if EntryObject.parse_or_none(each.key) is not None)
+    yield from (each for each in in_streams if EntryObject.parse_or_none(each.key) is None)
+    yield from (each for each in objects if each.key.startswith(definitions))
 
 
 def _check_may_delete(store: ObjectStore, folder: TableFolder) -> None:

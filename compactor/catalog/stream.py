@@ -62,6 +62,7 @@ STREAM_LOG: LogFormat[StreamSnapshot, StreamAction] = LogFormat(
     checkpoint=SharedCheckpoint(_describe, _restore),
     keeps_entries=False,
     long_lists=LongLists(_columns_of_lists),
+    refuses_gaps=True,
 )
 
 StreamLog = DurableLog[StreamSnapshot, StreamAction]

@@ -49,6 +49,9 @@ LISTED_MAX = 1_000
 
 NUMBER_DIGITS = 20
 
+LOOKED_FOR_AHEAD = (1, 2, 4, 8, 16, 32)
+"""How far after the end of a log in a folder entries are looked for, when it is read first: listing it takes longer."""
+
 FIRST_STRIDE = 4
 """Entries between the first two looks for the entry of a time."""
 
@@ -70,6 +73,8 @@ class LogFormat(Generic[StateT, ActionT]):
     checkpoint_entries  between two checkpoints
     keeps_entries  whether entries are cached, the first and the newest; not where they are large
     long_lists     the lists that a long entry leaves out; None: entries of such logs are short
+    refuses_gaps   whether a log that is read first, and goes on after its end, is `Corrupt`: else what is after the
+                   missing entry is lost without a word
     """
 
     name: str
@@ -80,6 +85,7 @@ class LogFormat(Generic[StateT, ActionT]):
     checkpoint_entries: int = CHECKPOINT_ENTRIES
     keeps_entries: bool = True
     long_lists: LongLists | None = None
+    refuses_gaps: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,6 +158,8 @@ class DurableLog(Generic[StateT, ActionT]):
             log_state = self._load_ahead(ahead)
         else:
             log_state = self._replay(self._nearest(as_of), as_of)
+            if self._format.refuses_gaps and as_of is None and self._newest.entry_number == 0:
+                self._check_ends_at(log_state.entry_number + 1)
         self._remember(log_state)
         if as_of is not None and log_state.entry_number < as_of:
             raise Invalid(f"there is no entry {as_of} in log {self.folder}: it ends at entry {log_state.entry_number}")
@@ -221,6 +229,8 @@ class DurableLog(Generic[StateT, ActionT]):
         entries = {**read, **self._read_all([number for number in numbers if number not in read])}
         while (entry := entries.get(log_state.entry_number + 1)) is not None:
             log_state = self._apply(log_state, entry)
+        if self._format.refuses_gaps and log_state.entry_number < max(entries, default=0):
+            self.entry(log_state.entry_number + 1)
         return log_state
 
     def _read_all(self, numbers: Sequence[int]) -> dict[int, Entry[ActionT]]:
@@ -298,6 +308,12 @@ class DurableLog(Generic[StateT, ActionT]):
         if not log_state.entry_number or self._numbers([listed]):
             raise self._lacks(next_number)
 
+    def _check_ends_at(self, number: int) -> None:
+        """Raises `Corrupt` if this entry is missing and one of the next is there: a copied folder may lack files."""
+        later = (self._entries.key(number + ahead) for ahead in LOOKED_FOR_AHEAD)
+        if any(self._store.read(key) is not None for key in later):
+            self.entry(number)  # written meanwhile, or lost
+
     def entry_number_at(self, at_ms: int, end: LogState[StateT] | None = None) -> int:
         """The last entry written at or before a time (ms since the epoch); 0 if the log began later.
 
@@ -346,7 +362,10 @@ class DurableLog(Generic[StateT, ActionT]):
         return entry
 
     def _lacks(self, number: int) -> Corrupt:
-        return Corrupt(f"entry {number} of log {self.folder} is missing, though later ones exist")
+        return Corrupt(
+            f"entry {number} of log {self.folder} is missing, though later ones exist: if a restore, a mount or a copy "
+            "left it out, bring it back"
+        )
 
     def append(
         self, decide: Callable[[LogState[StateT]], Sequence[ActionT]], before: LogState[StateT] | None = None

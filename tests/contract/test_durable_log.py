@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter
 from structlog.testing import capture_logs
 
 from compactor.log.checkpoints import CHECKPOINT_ENTRIES, LogState, WholeCheckpoint
-from compactor.log.durable_log import DurableLog, LogFormat
+from compactor.log.durable_log import LOOKED_FOR_AHEAD, DurableLog, LogFormat
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Denied, Invalid, Outdated, Unavailable
@@ -55,6 +55,7 @@ WORDS: LogFormat[Words, Action] = LogFormat(
     apply=_apply,
     checkpoint=WholeCheckpoint(lambda words: pa.table({"word": pa.array(words, pa.string())}), _from_table),
     keeps_entries=False,
+    refuses_gaps=True,
 )
 
 
@@ -308,8 +309,8 @@ def checkpoint_key(number: int) -> str:
 
 
 def past_the_end(store: ObjectStore) -> int:
-    """Number of reads of a missing entry: 0 on a remote store, where a listing finds the end."""
-    return 0 if store.location.is_remote else 1
+    """Number of reads of missing entries: 0 on a remote store, where a listing finds the end."""
+    return 0 if store.location.is_remote else 1 + len(LOOKED_FOR_AHEAD)
 
 
 def test_a_reader_starts_from_the_last_checkpoint(store: ObjectStore) -> None:
@@ -379,6 +380,17 @@ def test_an_append_succeeds_though_its_checkpoint_cannot_be_written(store: Objec
 
 
 # -- invalid entries
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_log_that_lacks_an_entry_is_neither_read_nor_written(store: ObjectStore, number: int) -> None:
+    for word in "abcd":
+        log_over(store).append(add_words(word))
+    store.delete(f"some/log/{number:020}.json")
+    with pytest.raises(Corrupt, match=f"entry {number} of log some/log is missing, though later ones exist"):
+        log_over(store).load()
+    with pytest.raises(Corrupt, match=f"entry {number} "):
+        log_over(store).append(add_words("e"))
 
 
 @pytest.mark.parametrize(
