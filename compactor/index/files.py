@@ -28,7 +28,7 @@ from compactor.index.packed_pointers import PACKED_ROWS_MIN, PointerColumns
 from compactor.index.page_sums import FOOTER_BYTES, PageSums, footer_span
 from compactor.index.paged_file import KEPT_BYTES_MAX, KeptFiles, PagedFile
 from compactor.index.remote_search import RowsInRun, expected_rows
-from compactor.index.shared_pages import SharedPages
+from compactor.index.shared_pages import PAGE_BYTES, SharedPages
 from compactor.kernels.digest_sort import Piece, merge_by_digest
 from compactor.kernels.hash_bucket import hash_buckets
 from compactor.kernels.sha1 import Digests
@@ -46,6 +46,10 @@ from compactor.tabular.same_file import check_crc32
 
 _DIGESTS_SAMPLED = 64
 """Digests that are read of a file: enough to tell two buckets apart, without reading the whole file."""
+
+
+COMPARED_BYTES = 64 * 1024 * 1024
+"""Files on this machine up to this size are compared with their checksum in some milliseconds, before any is read."""
 
 
 @dataclass(frozen=True)
@@ -284,7 +288,8 @@ class _Opened:
         uri = f"{root_uri}/{file.path}"
         pointers_uri = None if file.pointers is None else f"{root_uri}/{file.pointers.path}"
         if reader is None:
-            return cls(file, uri, pointers_uri, rows_in_run, None, ([], []), prefetch.everything)
+            is_whole = prefetch.everything or _is_compared(file, prefetch)
+            return cls(file, uri, pointers_uri, rows_in_run, None, ([], []), is_whole)
         own = _KEPT.open(reader, uri, file.size_bytes, prefetch.kept_bytes)
         placed = own
         if file.pointers is not None and pointers_uri is not None:
@@ -324,6 +329,12 @@ class _Opened:
             pointers = _read_batch(self.pointers_uri, self.file.rows, placed, expected)
         batch = _read_batch(self.uri, self.file.rows, own, self.file.crc32 if self.is_whole else None)
         return IndexSegment(self.file, self.uri, batch, pointers, self.pages, self.rows_in_run)
+
+
+def _is_compared(file: IndexFile, prefetch: Prefetch) -> bool:
+    """Whether a mapped file of which parts will be read is compared whole: unless it is large, and these are few."""
+    searched = 0 if prefetch.digests is None else len(prefetch.digests)
+    return file.size_bytes <= max(COMPARED_BYTES, searched * PAGE_BYTES)
 
 
 _KEPT = KeptFiles()

@@ -77,6 +77,22 @@ def test_merge_on_read_does_not_show_a_delta_that_was_cut_off_after_its_append(o
         orders.scan(view="merged").to_table()
 
 
+@pytest.mark.parametrize("column", ["digest", "file_number", "row_index"])
+def test_no_compaction_takes_over_a_damaged_index(lake: DeltaCatalog, column: str) -> None:
+    orders = lake.create_table(ORDERS, primary_keys=["id"])
+    orders.append({}, pa.table({"id": range(30)}))
+    compact(ORDERS, delta_catalog_client=lake, engine=UnrulyEngine())
+    (file,) = (each for each in lake.store.list("") if "/index/" in each.key)
+    path = Path(lake.store.location.root_uri.removeprefix("file://")) / file.key
+    body = bytearray(path.read_bytes())
+    batch = pa.ipc.open_file(pa.py_buffer(body)).get_batch(0)
+    body[batch.column(column).buffers()[1].address - pa.py_buffer(body).address] ^= 4
+    path.write_bytes(body)
+    orders.append({}, pa.table({"id": [5]}))
+    with pytest.raises(Corrupt, match=f"{path} is damaged: its CRC-32 is"):
+        compact(ORDERS, delta_catalog_client=lake, engine=UnrulyEngine())
+
+
 @pytest.mark.parametrize("damage", [damaged, cut_off, gone])
 def test_an_audit_finds_every_damaged_file(orders: Table, damage: Callable[[Path], None]) -> None:
     paths = [path_of(orders, 1), path_of(orders, 3)]
