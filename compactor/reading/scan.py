@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
@@ -52,7 +52,7 @@ STREAMS_SAMPLED = 16
 VIEWS = ("compacted", "merged")
 """The compacted rows; the compacted rows with all pending deltas applied (merge on read)."""
 
-AsOf: TypeAlias = int | str | datetime
+AsOf: TypeAlias = int | str | date
 """An entry number of one partition stream's log, or a time: a datetime, ISO 8601 text, or ms since the epoch."""
 
 
@@ -327,7 +327,8 @@ def _entry_number(stream: PartitionStream, request: ScanRequest) -> int | None:
 def refuse_before(created_at_ms: int, table_id: str, as_of: AsOf) -> None:
     """Raises `Invalid` for a time at which a table was not there yet."""
     if time_ms(as_of) < created_at_ms:
-        raise Invalid(f"{table_id} was not there as of {as_of}: it was created {_iso(created_at_ms)}")
+        meant = "; an entry number is of one partition's log, so name it" if isinstance(as_of, int) else ""
+        raise Invalid(f"{table_id} was not there as of {as_of}: it was created {_iso(created_at_ms)}{meant}")
 
 
 def _iso(at_ms: int) -> str:
@@ -339,7 +340,7 @@ def time_ms(as_of: AsOf) -> int:
     if isinstance(as_of, int):
         return as_of
     try:
-        time = datetime.fromisoformat(as_of) if isinstance(as_of, str) else as_of
+        time = as_of if isinstance(as_of, datetime) else datetime.fromisoformat(str(as_of))
     except ValueError as error:
         raise Invalid(f"as_of is {as_of!r}: write a time as in 2026-11-21T12:00:00+00:00") from error
     return int((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000)

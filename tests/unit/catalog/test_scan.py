@@ -154,6 +154,18 @@ def test_a_time_that_is_none_is_refused(by_day: Table) -> None:
         by_day.scan(as_of="yesterday")
 
 
+def test_a_date_is_the_time_at_which_it_begins_and_a_number_needs_one_partition(
+    by_day: Table, clock: ManualClock
+) -> None:
+    clock.set_ms(86_400_000)
+    by_day.append(DAY, ids(1))
+    assert by_day.scan(DAY, as_of=datetime.date(1970, 1, 2)).to_table().num_rows == 0
+    with pytest.raises(Invalid, match=r"its log begins 1970-01-02"):
+        by_day.scan(DAY, as_of=datetime.date(1970, 1, 1))
+    with pytest.raises(Invalid, match=r"was not there as of 1: .*; an entry number is of one partition's log"):
+        by_day.scan(as_of=1)
+
+
 def test_a_scan_as_of_a_time_before_the_table_or_its_one_partition_is_refused(
     lake: DeltaCatalog, by_day: Table, orders: Table, clock: ManualClock
 ) -> None:
