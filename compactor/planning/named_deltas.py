@@ -51,5 +51,6 @@ def _whose(reason: str, delta_of: Mapping[str, str], source: PartitionStream) ->
     if not ids:
         return ""
     partition = "".join(f" --partition {shlex.quote(f'{key}={value}')}" for key, value in source.partition.items())
-    commands = (f"`{_TAKES_BACK} {source.table_id} --delta {shlex.quote(each)}{partition}`" for each in ids)
+    where = f"{partition} --lake {shlex.quote(source.location.root_uri)}"
+    commands = (f"`{_TAKES_BACK} {source.table_id} --delta {shlex.quote(each)}{where}`" for each in ids)
     return f"; to go on without that delta: {' or '.join(commands)}"

@@ -49,15 +49,15 @@ def health(
         "troubles",
         _COLUMNS,
         none="" if gone else f"{report.owner} is well and holds {_job_runs(report)}.",
-        note=_note(report, age_seconds, gone=gone),
+        notes=_notes(report, age_seconds, gone=gone),
     )
     if gone or report.troubles:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _note(report: HealthReport, age_seconds: float, *, gone: bool) -> str | None:
+def _notes(report: HealthReport, age_seconds: float, *, gone: bool) -> list[str]:
     late = f"{report.owner} has not reported for {age_seconds:,.0f} s: it hangs, or is gone."
-    return " ".join([*([late] if gone else []), *(f"Warning: {each}." for each in report.warnings)]) or None
+    return [*([late] if gone else []), *(f"Warning: {each}." for each in report.warnings)]
 
 
 def _job_runs(report: HealthReport) -> str:

@@ -50,7 +50,7 @@ def answer_records(
     none: str,
     before: Lines = (),
     after: Lines = (),
-    note: str | None = None,
+    notes: Sequence[str] = (),
 ) -> None:
     """Writes many records of a kind.
 
@@ -59,7 +59,7 @@ def answer_records(
     none    the text if there is no record
     before  the text above the table
     after   the text below it
-    note    an important note: below the text, on stderr for JSON lines and CSV. JSON's `value` has it
+    notes   important: below the text, on stderr for JSON lines and CSV. JSON's `value` has them
     """
     records = value[key]
     if not isinstance(records, Iterable):
@@ -74,10 +74,11 @@ def answer_records(
         case Output.TEXT:
             kept = list(records)
             table = table_lines(columns, kept, page_width()) if kept else [none] if none else ()
-            write_lines((*before, *table, *after, *([note] if note is not None else [])))
+            write_lines((*before, *table, *after, *notes))
             return
-    if note is not None and output is not Output.JSON:
-        print_error(note)
+    if output is not Output.JSON:
+        for note in notes:
+            print_error(note)
 
 
 def answer_json(value: object) -> None:

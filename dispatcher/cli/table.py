@@ -20,7 +20,14 @@ from compactor.schemas.cast import python_rows
 from dispatcher.cli.expressions import parse_filters, parse_schema_option
 from dispatcher.cli.options import ContentTypeOption, CopyOption, Output, OutputOption, PartitionOption, TableArgument
 from dispatcher.cli.output import answer, answer_records
-from dispatcher.cli.table_places import LakePlace, existing_stream, named_partition, partitioned_by, partitions_of
+from dispatcher.cli.table_places import (
+    LakePlace,
+    existing_stream,
+    named_partition,
+    partitioned_by,
+    partitions_of,
+    tables_of,
+)
 from dispatcher.cli.table_properties import parse_properties
 from dispatcher.layout import PARTITION, Column, age_text, count_text, counts, data_columns, time_text
 
@@ -233,8 +240,9 @@ def show(
     """Show a lake's tables, or one table's partition streams."""
     catalog = lake.open()
     if table is None:
-        ids = catalog.tables()
-        answer(output, {"tables": ids}, ids or ["There is no table here yet."])
+        tables, no_tables = tables_of(catalog)
+        ids = [each.table_id for each in tables]
+        answer(output, {"tables": ids}, [*(ids or ["There is no table here yet."]), *no_tables])
         return
     shown = catalog.table(table)
     streams = [_stream_figures(shown, partition) for partition in shown.partitions()]
@@ -323,7 +331,7 @@ def scan(
         data_columns(opened.schema.names),
         none="",
         after=[] if more else [counted(len(rows), "row")],
-        note=f"{counted(len(rows), 'row')}, and more: --limit 0 shows all" if more else None,
+        notes=[f"{counted(len(rows), 'row')}, and more: --limit 0 shows all"] if more else [],
     )
 
 

@@ -15,6 +15,7 @@ from compactor.catalog.stream import PartitionStream
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.errors import Invalid
 from compactor.model.names import no_such_partition
+from compactor.storage.concurrently import run_concurrently
 from compactor.storage.object_store import ObjectStore
 from dispatcher.cli.options import LakeOption, RegionOption, S3EndpointOption, StateOption
 from dispatcher.cli.output import parse_partition
@@ -180,3 +181,16 @@ def _key_value(text: str, column: pa.Field, where: str) -> object:
         return pa.scalar(text).cast(arrow_type).as_py()
     except pa.ArrowException as error:
         raise Invalid(f"{where}: {text!r} is no {arrow_type}") from error
+
+
+def tables_of(catalog: DeltaCatalog) -> tuple[list[Table], list[str]]:
+    """All tables, and a sentence for each folder that is none, as a copy of one."""
+
+    def opened(table_id: str) -> Table | str:
+        try:
+            return catalog.table(table_id)
+        except Invalid as error:
+            return str(error)
+
+    found = list(run_concurrently(catalog.location, opened, catalog.tables()))
+    return [each for each in found if isinstance(each, Table)], [each for each in found if isinstance(each, str)]

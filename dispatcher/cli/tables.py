@@ -14,7 +14,7 @@ from compactor.model.names import LifecycleState, PartitionValues, counted, rend
 from compactor.planning.table_figures import read_figures
 from dispatcher.cli.options import Output, OutputOption, PartitionOption, TableArgument
 from dispatcher.cli.output import answer, answer_records, parse_partition, write_lines
-from dispatcher.cli.table_places import LakePlace, existing_stream, named_partition, partitions_of
+from dispatcher.cli.table_places import LakePlace, existing_stream, named_partition, partitions_of, tables_of
 from dispatcher.clients import dependencies_of
 from dispatcher.layout import PARTITION, Column, age_text, count_text, counts
 from dispatcher.operations.table_lag import TableLag, lag_of
@@ -61,7 +61,7 @@ def list_tables(
     how long the oldest of them have been waiting."""
     catalog = lake.open()
     clock = dependencies_of(context).clock
-    tables, no_tables = _tables_of(catalog)
+    tables, no_tables = tables_of(catalog)
     listed = [
         {
             **table_record(lag_of(table, read_figures(table), clock)),
@@ -76,19 +76,8 @@ def list_tables(
         "tables",
         columns,
         none="There is no table here yet.",
-        note="\n".join(no_tables) if no_tables else None,
+        notes=no_tables,
     )
-
-
-def _tables_of(catalog: DeltaCatalog) -> tuple[list[Table], list[str]]:
-    """All tables, and a sentence for each folder that is none, as a copy of one."""
-    tables, no_tables = [], []
-    for table_id in catalog.tables():
-        try:
-            tables.append(catalog.table(table_id))
-        except Invalid as error:
-            no_tables.append(str(error))
-    return tables, no_tables
 
 
 def _garbage_figures(catalog: DeltaCatalog, table: Table, clock: Clock) -> dict[str, int]:

@@ -56,7 +56,7 @@ def test_a_file_without_the_key_column_is_named(lake: DeltaCatalog, compacted: T
     reason = refused(lake, compact_orders)
     assert reason == (
         f"{lake.location.root_uri}/{delta.files[0].path} lacks primary key column 'id': it has value; to go on without "
-        f"that delta: `lithify table retract {TABLE_ID} --delta {delta.delta_id}`"
+        f"that delta: `lithify table retract {TABLE_ID} --delta {delta.delta_id} --lake {lake.location.root_uri}`"
     )
 
 

@@ -254,6 +254,12 @@ def test_a_copied_folder_is_named_beside_the_tables_and_left_alone_by_gc(
     answer = lithify.answer("list")
     assert [each["table_id"] for each in answer["tables"]] == [ORDERS]
     assert "ACME.BACKUP.V1 is a copy of table ACME.ORDERS.V1" in answer["no_tables"][0]
+    shutil.copytree(tables / ORDERS, tables / "junk")
+    for verb in ("list", "show"):
+        lines = lithify.run(verb).out.splitlines()
+        assert [line.split()[-1] for line in lines if "is a copy of table" in line] == ["reads", "reads"], lines
+        assert not any(line.startswith(("ACME.BACKUP", "junk")) for line in lines)
+    assert lithify.answer("show")["tables"] == [ORDERS]
     collected = command("gc", "--lake", lake.location.root_uri, "--delete", "--grace-hours", "0", "--nothing-runs")
     assert "ACME.BACKUP.V1 is a copy of table ACME.ORDERS.V1" in collected.err
     assert {path.relative_to(tables / ORDERS) for path in (tables / ORDERS).rglob("*")} <= {

@@ -110,7 +110,7 @@ RECORDS = [
 
 def answered(capsys: pytest.CaptureFixture[str], output: Output) -> str:
     columns = (PARTITION, Column("rows"), Column("note"), Column("more"))
-    answer_records(output, {"streams": RECORDS}, "streams", columns, none="Nothing.", note="and more")
+    answer_records(output, {"streams": RECORDS}, "streams", columns, none="Nothing.", notes=["and more"])
     printed = capsys.readouterr()
     assert printed.out.endswith("\n")
     assert not printed.out.endswith("\n\n")
