@@ -12,7 +12,7 @@ from typing import TypeVar
 from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, Unavailable
-from compactor.planning.machine_share import WorkersShare, workers_share
+from compactor.planning.machine_share import GIB, WorkersShare, workers_share
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.object_store import ObjectStore
 from dispatcher.assembly import DispatcherSettings, ExternalServices
@@ -159,6 +159,9 @@ def session_clusters(dependencies: CommandDependencies, options: ServiceOptions,
     address = _checked(lambda: standalone_address(options, state), reasons)
     spark_is_here = options.spark.cluster_settings is None and options.spark.master_url is None
     share = _checked(lambda: share_of_workers(dependencies, options, spark_is_here=spark_is_here), reasons)
+    if spark_is_here and sessions_bytes(dependencies, options.spark.memory_gib) > dependencies.memory_bytes:
+        there = dependencies.memory_bytes / GIB
+        reasons.append(f"--memory-gib {options.spark.memory_gib:g}: this machine has {there:.1f} GiB: lower it")
     if reasons:
         raise Invalid(*reasons)
     work_folder = options.places.work_folder.absolute()

@@ -98,6 +98,16 @@ REFUSED = (
 )
 
 
+def test_more_memory_than_the_machine_has_is_refused(tmp_path: Path, command: Command) -> None:
+    result = command(
+        "dispatch", "--queue-url", "https://sqs.us-east-1.amazonaws.com/123456789012/q", "--region", "us-east-1",
+        "--state", str(tmp_path / "state"), "--lake", str(tmp_path / "lake"), "--work-folder", str(tmp_path / "work"),
+        "--memory-gib", "1000000", "--workers", "1000",
+    )  # fmt: skip
+    assert (result.exit_code, result.out) == (2, "")
+    assert "--memory-gib 1e+06: this machine has " in result.err
+
+
 def test_a_limit_that_was_an_option_of_plan_is_refused_with_what_to_write(command: Command) -> None:
     result = command("plan", "instruction.json", "--max-nodes", "20")
     assert result.exit_code == 2
