@@ -53,7 +53,7 @@ class Selection:
         return (
             (not self.ids or not self.ids.isdisjoint(own_ids))
             and (self.table is None or document.get("source_table_id") == self.table)
-            and (self.reason is None or self.reason.casefold() in _reasons_text(message).casefold())
+            and (self.reason is None or self.reason.casefold() in reasons_text(message.reasons).casefold())
             and (self.older_than_seconds is None or age_seconds >= self.older_than_seconds)
             and (self.newer_than_seconds is None or age_seconds <= self.newer_than_seconds)
         )
@@ -173,18 +173,17 @@ def _shown(message: QueueMessage) -> DeadLetter:
 
 def _line(report: DeadLetter) -> str:
     named = " ".join(str(report[key]) for key in ("job_run_id", "table") if report[key] is not None)
-    return (
-        f"{report['first_message_id']}{f' ({named})' if named else ''}: {report['reasons'] or 'no reasons were given'}"
-    )
+    reasons = reasons_text(report["reasons"]) or "no reasons were given"
+    return f"{report['first_message_id']}{f' ({named})' if named else ''}: {reasons}"
 
 
-def _reasons_text(message: QueueMessage) -> str:
-    """Without JSON's escapes, so that users can search for it."""
+def reasons_text(reasons: object) -> str:
+    """Of a dead letter, without JSON's escapes, for users to read and to search."""
     try:
-        reasons = json.loads(message.reasons or "[]")
+        listed = json.loads(str(reasons or "[]"))
     except ValueError:
-        return message.reasons or ""
-    return "\n".join(map(str, reasons)) if isinstance(reasons, list) else str(reasons)
+        return str(reasons)
+    return "; ".join(map(str, listed)) if isinstance(listed, list) else str(listed)
 
 
 def _fields(body: str) -> dict[str, object]:

@@ -21,7 +21,7 @@ from dispatcher.cli.options import (
     RegionOption,
 )
 from dispatcher.cli.output import answer_records, print_error
-from dispatcher.cli.redrive import Selection, move
+from dispatcher.cli.redrive import Selection, move, reasons_text
 from dispatcher.cli.table_places import LakePlace, StatePlace
 from dispatcher.cli.tables import table_record
 from dispatcher.clients import CommandDependencies, QueueAddress, dependencies_of
@@ -63,7 +63,7 @@ _DEAD_LETTER_COLUMNS = (
     Column("job_run_id", "job run"),
     Column("table"),
     Column("sent_at_ms", "since (UTC)", time_text),
-    Column("reasons"),
+    Column("reasons", show=reasons_text),
 )
 
 

@@ -97,7 +97,8 @@ class Admission:
                 if not self.may_read(lake, uri):
                     yield (
                         f"{uri}, a delta file of {where}, lies outside of the lake {lake.root_uri}: start the "
-                        f"dispatcher with --allow-files {uri.rpartition('/')[0]}, or append it with --copy"
+                        f"dispatcher with --allow-files {uri.rpartition('/')[0]}, or take the delta back (lithify "
+                        "table retract) and append the file with --copy"
                     )
 
 

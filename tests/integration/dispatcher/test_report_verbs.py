@@ -127,3 +127,7 @@ def test_dead_letters_are_shown_with_their_reasons_and_stay(command: Command) ->
             (found,) = records(command, "dead_letters", "dead-letters", *places, "--region", REGION)
             assert (found["job_run_id"], found["reasons"]) == ("wrong", '["primary_keys is missing"]')
             assert "secret" not in str(found)
+        for verb in (("report", "dead-letters"), ("redrive", "--list")):
+            shown = command(*verb, *places, "--region", REGION).out
+            assert "primary_keys is missing" in shown
+            assert '"' not in shown
