@@ -15,7 +15,7 @@ from compactor.catalog.properties import ROWS_PER_COMPACTED_FILE
 from compactor.log_context import be_verbose
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, LithifyError
-from compactor.model.names import ContentType, SortOrder, counted
+from compactor.model.names import ContentType, SortOrder, counted, render_partition
 from compactor.planning.spec import ROWS_PER_PRIMARY_KEY_INDEX_FILE, JobRunResult, SessionResult
 from compactor.sessions.session_journal import rows_arrived
 from compactor.sessions.session_log import Heartbeat, SessionProgress, describe_progress
@@ -130,7 +130,13 @@ def _show(output: Output, result: JobRunResult) -> None:
     if output is Output.TEXT and not result.failures and not any(session.seconds for session in result.sessions):
         write_lines([NOTHING_TO_DO])
         return
-    answer_records(output, value, "sessions", _COLUMNS, none=NOTHING_TO_DO)
+    rehashed = [
+        f"The index of {render_partition(each.partition)} has {each.hash_bucket_count} hash buckets, not "
+        f"{each.rehashed_from} any more."
+        for each in result.sessions
+        if each.rehashed_from is not None
+    ]
+    answer_records(output, value, "sessions", _COLUMNS, none=NOTHING_TO_DO, after=rehashed)
 
 
 def _figures(session: SessionResult) -> dict[str, object]:

@@ -89,6 +89,7 @@ def test_another_hash_bucket_count_alone_rehashes_the_index(lake: DeltaCatalog, 
     given = ("-k", "id", "--lake", lake.location.root_uri, "--hash-bucket-count", wanted)
     result = command("compact", TABLE, *given)
     assert "nothing to do" not in result.out
+    assert f"The index of day=1 has {wanted} hash buckets, not {before.hash_bucket_count} any more." in result.out
     for day in ("1", "2"):
         stream = lake.table(TABLE).stream({"day": day})
         compacted = stream.load().state.compacted

@@ -150,5 +150,7 @@ def test_a_delta_without_a_key_that_the_table_knows_is_refused_and_nothing_is_wr
         table.append({}, renamed, operation=operation)
     with pytest.raises(Invalid, match=r"renamed\.parquet lacks primary key column 'id': it has ID, line"):
         table.append({}, [tmp_path / "renamed.parquet"], operation=operation)
+    with pytest.raises(Invalid, match="the delta has more than one column named 'id': column names must be unique"):
+        table.append({}, pa.Table.from_arrays([[1], [1], [1]], names=["id", "line", "id"]), operation=operation)
     assert objects(lake) == before
     table.append({}, renamed.rename_columns(["id", "line"]), operation=operation)
