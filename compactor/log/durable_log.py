@@ -49,9 +49,6 @@ LISTED_MAX = 1_000
 
 NUMBER_DIGITS = 20
 
-LOOKED_FOR_AHEAD = (1, 2, 4, 8, 16, 32)
-"""How far after the end of a log in a folder entries are looked for, when it is read first: listing it takes longer."""
-
 FIRST_STRIDE = 4
 """Entries between the first two looks for the entry of a time."""
 
@@ -309,9 +306,8 @@ class DurableLog(Generic[StateT, ActionT]):
             raise self._lacks(next_number)
 
     def _check_ends_at(self, number: int) -> None:
-        """Raises `Corrupt` if this entry is missing and one of the next is there: a copied folder may lack files."""
-        later = (self._entries.key(number + ahead) for ahead in LOOKED_FOR_AHEAD)
-        if any(self._store.read(key) is not None for key in later):
+        """Raises `Corrupt` if this entry is missing and the next is there: a copied folder may lack files."""
+        if self._store.read(self._entries.key(number + 1)) is not None:
             self.entry(number)  # written meanwhile, or lost
 
     def entry_number_at(self, at_ms: int, end: LogState[StateT] | None = None) -> int:
