@@ -48,8 +48,9 @@ _DIGESTS_SAMPLED = 64
 """Digests that are read of a file: enough to tell two buckets apart, without reading the whole file."""
 
 
-COMPARED_BYTES = 64 * 1024 * 1024
-"""Files on this machine up to this size are compared with their checksum in some milliseconds, before any is read."""
+COMPARED_BYTES = 8 * 1024 * 1024
+"""Files on this machine up to this size are compared with their checksum before they are searched: in a millisecond. Of
+larger ones, a small delta reads few pages, and shall not read all."""
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ def open_parquet(source: Source, known: KnownFooter | None = None) -> Iterator[O
                 metadata=metadata,
                 read_dictionary=dictionaries,
                 pre_buffer=False,
-                page_checksum_verification=opened.size() < SMALL_FILE_BYTES,
+                page_checksum_verification=True,
             ) as parquet,
         ):
             yield OpenParquet(parquet, opened, remote, known)
@@ -172,6 +172,7 @@ def parquet_writer(
         schema,
         compression="snappy",
         write_statistics=True,
+        write_page_checksum=True,
         store_schema=True,
         use_dictionary=True if dictionary_columns is None else list(dictionary_columns),
         metadata_collector=footers,

@@ -164,8 +164,10 @@ def test_pointers_that_are_damaged_are_never_followed(lake: DeltaCatalog, orders
     assert 1 not in side.stream.files
     gone = table.set_column(0, table.schema.field(0), pa.array([1] * len(table), pa.int32()))
     orders.append({}, rows_of(KEYS[5::10], 3))
-    not_in_stream = [(nowhere, "not in the stream"), (gone, "not in the stream")]
-    damages = [(beyond, "beyond the end"), *not_in_stream, (table.slice(1), "but the log says")]
+    damages = [
+        *((each, "is damaged: its CRC-32") for each in (beyond, nowhere, gone)),
+        (table.slice(1), "the log says"),
+    ]
     for damaged, reason in damages:
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, damaged.schema) as writer:
             writer.write_batch(damaged.combine_chunks().to_batches()[0])
