@@ -51,7 +51,7 @@ class Document(BaseModel):
         try:
             return cls.model_validate_json(body)
         except ValidationError as error:
-            raise not_understood(error, where, f"a {cls.__name__}") from error
+            raise not_understood(error, where, "what Lithify writes there") from error
 
 
 class SparseDocument(Document):
@@ -67,11 +67,11 @@ class SparseDocument(Document):
 def not_understood(error: ValidationError, where: str, expected: str) -> Corrupt | Outdated:
     """The error for an object at `where`, written by Lithify, that cannot be read as `expected`."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    if any(each["type"] not in _OF_NEWER_RELEASES for each in found):
-        return Corrupt(f"{where} does not hold {expected}: {error}")
-    unknown = ".".join(str(part) for part in found[0]["loc"])
-    reason = f"{unknown}: {found[0]['msg']}" if unknown else found[0]["msg"]
-    return written_by_newer(where, reason)
+    damages = [each for each in found if each["type"] not in _OF_NEWER_RELEASES]
+    first = damages[0] if damages else found[0]
+    place = ".".join(map(str, first["loc"]))
+    reason = f"{place}: {first['msg']}" if place else first["msg"]
+    return Corrupt(f"{where} does not hold {expected}: {reason}") if damages else written_by_newer(where, reason)
 
 
 def written_by_newer(where: str, reason: str) -> Outdated:

@@ -44,7 +44,7 @@ def test_plans_of_a_newer_release_and_damaged_plans_are_distinguished(change: Ch
 
 
 def test_a_body_that_is_not_json_is_damaged() -> None:
-    with pytest.raises(Corrupt, match=r"^heartbeat\.json does not hold a Heartbeat"):
+    with pytest.raises(Corrupt, match=r"^heartbeat\.json does not hold what Lithify writes there: [^\n]+$"):
         Heartbeat.parse_durable(b"{", "heartbeat.json")
 
 
