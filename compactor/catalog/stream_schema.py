@@ -147,7 +147,7 @@ def refuse_keys(found: Sequence[NamedSchema], primary_keys: Sequence[str], sort_
         f"{name} lacks primary key column {key!r}: it has {', '.join(schema.names)}"
         for name, schema in found
         for key in primary_keys
-        if key not in schema.names
+        if not schema.get_all_field_indices(key)
     ]
     reasons += [
         f"{name} has a column {PARTITION_STREAM_POSITION!r}, and the table's sort key of this name is the virtual "
