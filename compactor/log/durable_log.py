@@ -156,7 +156,9 @@ class DurableLog(Generic[StateT, ActionT]):
         else:
             log_state = self._replay(self._nearest(as_of), as_of)
             if self._format.refuses_gaps and as_of is None and self._newest.entry_number == 0:
-                self._check_ends_at(log_state.entry_number + 1)
+                end = log_state.entry_number + 1
+                if self._store.read(self._entries.key(end + 1)) is not None:
+                    self.entry(end)  # written meanwhile, or lost: a copied folder may lack files
         self._remember(log_state)
         if as_of is not None and log_state.entry_number < as_of:
             raise Invalid(f"there is no entry {as_of} in log {self.folder}: it ends at entry {log_state.entry_number}")
@@ -221,7 +223,7 @@ class DurableLog(Generic[StateT, ActionT]):
         listed: Sequence[ObjectEntry],
         read: Mapping[int, Entry[ActionT]] = MappingProxyType({}),
     ) -> LogState[StateT]:
-        """`read`: entries that were read already. Ends before the first missing number, as a log does."""
+        """`read`: entries that were read already. Ends before the first missing number, as a log does, or raises."""
         numbers = [number for number in self._numbers(listed) if number > log_state.entry_number]
         entries = {**read, **self._read_all([number for number in numbers if number not in read])}
         while (entry := entries.get(log_state.entry_number + 1)) is not None:
@@ -296,19 +298,14 @@ class DurableLog(Generic[StateT, ActionT]):
         """Raises `Corrupt` if this fold of the log lacks something that was written: if entry 1 is missing, or if
         entries come after the missing one at which it ends. Takes two requests."""
         if log_state.entry_number and self._store.read(self._entries.key(1)) is None:
-            raise self._lacks(1)
+            raise _lacks(self.folder, 1)
         after = self._entries.key(log_state.entry_number) if log_state.entry_number else None
         listed = next(iter(self._store.list(f"{self.folder}/", after)), None)
         next_number = log_state.entry_number + 1
         if listed is None or listed.key == self._entries.key(next_number):  # the next one was written meanwhile
             return
         if not log_state.entry_number or self._numbers([listed]):
-            raise self._lacks(next_number)
-
-    def _check_ends_at(self, number: int) -> None:
-        """Raises `Corrupt` if this entry is missing and the next is there: a copied folder may lack files."""
-        if self._store.read(self._entries.key(number + 1)) is not None:
-            self.entry(number)  # written meanwhile, or lost
+            raise _lacks(self.folder, next_number)
 
     def entry_number_at(self, at_ms: int, end: LogState[StateT] | None = None) -> int:
         """The last entry written at or before a time (ms since the epoch); 0 if the log began later.
@@ -347,21 +344,15 @@ class DurableLog(Generic[StateT, ActionT]):
         """The store's time of an entry that must exist (`Corrupt` if it does not). Its writer may have had another."""
         listed = next(iter(self._store.list(f"{self.folder}/", self._entries.key(number - 1))), None)
         if listed is None or listed.key != self._entries.key(number):
-            raise self._lacks(number)
+            raise _lacks(self.folder, number)
         return listed.modified_at_ms
 
     def entry(self, number: int) -> Entry[ActionT]:
         """One entry that must exist (`Corrupt` if it does not)."""
         entry = self._entries.read(number)
         if entry is None:
-            raise self._lacks(number)
+            raise _lacks(self.folder, number)
         return entry
-
-    def _lacks(self, number: int) -> Corrupt:
-        return Corrupt(
-            f"entry {number} of log {self.folder} is missing, though later ones exist: if a restore, a mount or a copy "
-            "left it out, bring it back"
-        )
 
     def append(
         self, decide: Callable[[LogState[StateT]], Sequence[ActionT]], before: LogState[StateT] | None = None
@@ -453,3 +444,10 @@ class DurableLog(Generic[StateT, ActionT]):
         except Unavailable as error:
             # The entry is durable, so the append has succeeded; the next reader replays more entries.
             _log.warning("checkpoint_not_written", log=self.folder, reason=str(error))
+
+
+def _lacks(folder: str, number: int) -> Corrupt:
+    return Corrupt(
+        f"entry {number} of log {folder} is missing, though later ones exist: if a restore, a mount or a copy left it "
+        "out, bring it back"
+    )

@@ -19,8 +19,7 @@ from compactor.tabular.formats import Source
 from compactor.tabular.remote_file import RemoteFile
 
 SMALL_FILE_BYTES = 1024 * 1024
-"""A smaller file is read by Arrow, in one thread: several would wait for one another for longer than they decode. The
-checksums of its pages are compared."""
+"""A smaller file is read by Arrow, in one thread: several would wait for one another for longer than they decode."""
 
 
 def arrow_schema_of(parquet: pq.ParquetFile) -> pa.Schema:
