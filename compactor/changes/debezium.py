@@ -252,7 +252,7 @@ def _parsed(
     """The events, a column for each field of the envelope or of the flattened row."""
     explicit = None
     if schema is not None:
-        explicit = pa.schema([("payload", wire_type(schema))])
+        explicit = pa.schema([("payload", wire_type(schema, lines))])
     elif declared is not None:
         flat = [(each.name, json_type(each.name, each.type, lines)) for each in declared]
         row = pa.struct([each for each in flat if not each[0].startswith(OF_SOURCE)])

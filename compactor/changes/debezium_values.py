@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Context, Decimal
 from functools import partial
 from typing import Any
@@ -49,13 +49,13 @@ _EXACT = Context(prec=100)
 """Python's own context rounds to 28 digits."""
 
 
-def wire_type(schema: Mapping[str, Any]) -> pa.DataType:
-    """The Arrow type of a field as it stands in JSON."""
+def wire_type(schema: Mapping[str, Any], lines: Sequence[bytes], name: str = "") -> pa.DataType:
+    """The Arrow type of the field `name` as it stands in the JSON of these lines."""
     kind = schema.get("type")
     if kind == "struct":
-        return pa.struct([(each["field"], wire_type(each)) for each in schema.get("fields", ())])
+        return pa.struct([(each["field"], wire_type(each, lines, each["field"])) for each in schema.get("fields", ())])
     if kind == "array":
-        return pa.list_(wire_type(schema["items"]))
+        return pa.list_(wire_type(schema["items"], lines, name))
     if kind == "map":
         raise Invalid(
             f"the schema of the events has the map {schema.get('field')!r}, which cannot be read: let the source write "
@@ -63,6 +63,8 @@ def wire_type(schema: Mapping[str, Any]) -> pa.DataType:
         )
     if kind not in _PLAIN:
         raise Invalid(f"the schema of the events has the type {kind!r}, which Kafka Connect does not know")
+    if schema.get("name") == _DECIMAL and _are_numbers(name, lines):
+        return pa.decimal128(DECIMAL_DIGITS_MAX, max(_scale(schema), 0))
     return _PLAIN[str(kind)]
 
 
@@ -90,10 +92,8 @@ def _meant(values: pa.Array, field: Mapping[str, Any]) -> pa.Array:
     if name == _VARIABLE:
         return _texts_of_decimals(values)
     if name == _DECIMAL:
-        parameters = field.get("parameters", {})
-        scale = int(parameters.get("scale", 0))
-        precision = int(parameters.get("connect.decimal.precision", DECIMAL_DIGITS_MAX))
-        return _decimals(values, scale, precision)
+        precision = int(field.get("parameters", {}).get("connect.decimal.precision", DECIMAL_DIGITS_MAX))
+        return _decimals(values, _scale(field), precision)
     if field.get("type") == "bytes":
         return _bytes(values, pa.binary())
     return _within(values, partial(_meant_within, field=field))
@@ -103,6 +103,10 @@ def _meant_within(values: pa.Array, name: str | None, field: Mapping[str, Any]) 
     if name is None:
         return _meant(values, field["items"])
     return _meant(values, next(each for each in field["fields"] if each["field"] == name))
+
+
+def _scale(field: Mapping[str, Any]) -> int:
+    return int(field.get("parameters", {}).get("scale", 0))
 
 
 def _zoned(texts: pa.Array) -> pa.Array:
@@ -125,7 +129,10 @@ def _texts_of_decimals(values: pa.Array) -> pa.Array:
 
 
 def _decimals(values: pa.Array, scale: int, precision: int) -> pa.Array:
-    """From base64 of the unscaled number, big-endian. Text, if there may be more digits than a decimal has."""
+    """From base64 of the unscaled number, big-endian, or from numbers. Text, if there may be more digits than a decimal
+    has."""
+    if pa.types.is_decimal(values.type):
+        return values.cast(pa.decimal128(min(precision - min(scale, 0), DECIMAL_DIGITS_MAX), max(scale, 0)))
     found = [
         None if each is None else Decimal(int.from_bytes(each, "big", signed=True)).scaleb(-scale, _EXACT)
         for each in _bytes(values, pa.binary()).to_pylist()
@@ -152,9 +159,22 @@ def json_type(name: str, kind: pa.DataType, lines: Sequence[bytes]) -> pa.DataTy
         return pa.string()
     if not (pa.types.is_temporal(kind) or pa.types.is_decimal(kind)):
         return kind
+    if next(_begins(name, lines), b'"') == b'"':
+        return pa.string()
+    return kind if pa.types.is_decimal(kind) else pa.int64()
+
+
+def _are_numbers(name: str, lines: Sequence[bytes]) -> bool:
+    """As `decimal.format=NUMERIC` writes decimals. None may be text: that would be base64, which Arrow takes for a
+    number if it has digits only."""
+    begins = _begins(name, lines)
+    return next(begins, b'"') != b'"' and b'"' not in begins
+
+
+def _begins(name: str, lines: Sequence[bytes]) -> Iterator[bytes]:
+    """The first byte of each line's first value of a field that is a number or text."""
     value = re.compile(re.escape(json.dumps(name, ensure_ascii=False).encode()) + rb"\s*:[\s\[]*([-\d\"])")
-    first = next((found[1] for found in map(value.search, map(_rows_of, lines)) if found), b'"')
-    return pa.string() if first == b'"' else kind if pa.types.is_decimal(kind) else pa.int64()
+    return (found[1] for found in map(value.search, map(_rows_of, lines)) if found)
 
 
 def _rows_of(line: bytes) -> bytes:

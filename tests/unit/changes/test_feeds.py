@@ -98,6 +98,20 @@ def test_a_decimal_keeps_all_of_its_digits_and_text_that_is_none_is_refused_with
     assert reason.startswith("feed, row 2: column 'price' of 'after' is no org.apache.kafka.connect.data.Decimal")
 
 
+def test_decimals_that_the_converter_writes_as_numbers_are_exact() -> None:
+    kind = {"type": "bytes", "name": DECIMAL, "parameters": {"scale": "2", "connect.decimal.precision": "30"}}
+    text = json.dumps(event_of(kind, 0)).replace('{"v": 0}', '{"v": %s}')
+    written = ("1234567890123456789012345678.05", "null", "-0.10", "7")
+    found = debezium(*(text % each for each in written))
+    assert found.rows.column("v").to_pylist() == [None if each == "null" else Decimal(each) for each in written]
+    assert found.rows.schema.field("v").type == pa.decimal128(30, 2)
+    several = debezium(event_of({"type": "array", "items": kind}, [1, 25]))
+    assert several.rows.column("v").to_pylist() == [[Decimal("1.00"), Decimal("25.00")]]
+    # "1234" is also base64, of another number.
+    (reason,) = refused(event_of(kind, 5), event_of(kind, "1234"))
+    assert reason.startswith("feed, row 1: it is no change event of these columns")
+
+
 def test_a_line_that_is_nested_very_deep_is_refused_and_does_not_end_the_process() -> None:
     deep = '{"before": null, "op": "c", "after": {"id": ' + "[" * 100_000 + "]" * 100_000 + "}}"
     (reason,) = refused(upsert(id=1), deep)
