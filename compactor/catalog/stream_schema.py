@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from compactor.catalog.actions import DeltaAdded
-from compactor.catalog.snapshot import SourceStream, StreamSnapshot
+from compactor.catalog.snapshot import CompactedStream, SourceStream, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.model.counts import SortKey
 from compactor.model.errors import Corrupt, Invalid
@@ -36,6 +37,8 @@ TEXT_BYTES_READ_MAX = 64 * 1024 * 1024
 """Text must be read whole to infer its types; larger text files are not checked."""
 
 SCHEMAS_KEPT = 4 * FILES_READ_MAX
+
+_NANOSECONDS_FROM, _NANOSECONDS_TO = "1677-09-21T00:12:43.145224193", "2262-04-11T23:47:16.854775807"
 
 NamedSchema = tuple[str, pa.Schema]
 """A file's name, for the error, and its columns."""
@@ -77,6 +80,12 @@ class StreamSchemas:
                 together.append((name, schema))
         if len(together) > max(len(before), 1):
             unify_schemas(together)
+            compacted = () if snapshot.compacted is None else snapshot.compacted.files.values()
+            pending = () if source is None else _newest_pending(stream, snapshot, source)
+            files, held = (*compacted, *pending), [schema for _, schema in before]
+            reasons = [f"{name}: {each}" for name, schema in found for each in times_out_of_range(files, held, schema)]
+            if reasons:
+                raise Invalid(*reasons)
         return before
 
     def known(self, stream: PartitionStream, snapshot: StreamSnapshot, source: SourceStream) -> list[NamedSchema]:
@@ -96,24 +105,12 @@ class StreamSchemas:
 
     def _found(self, stream: PartitionStream, snapshot: StreamSnapshot, source: SourceStream) -> Iterator[NamedSchema]:
         compacted = snapshot.compacted
-        goes_on = (
-            compacted is not None
-            and compacted.source_table_id == stream.table_id
-            and compacted.source_stream_version == source.stream_version
-        )
-        if compacted is not None and goes_on:
+        if compacted is not None and _goes_on(compacted, stream, source):
             yield f"the compacted rows of {stream}", parse_schema(compacted.last_round.compacted_schema)
-        files_read = 0
-        for delta in reversed(source.deltas):
-            is_taken = compacted is not None and goes_on and delta.position <= compacted.processed.position
-            if is_taken or files_read >= FILES_READ_MAX:
-                return
-            if delta.operation is Operation.UPSERT:
-                for file in delta.files[: FILES_READ_MAX - files_read]:
-                    files_read += 1
-                    schema = self._schema_of(stream, file)
-                    if schema is not None:
-                        yield stream.uri_of(file.path), schema
+        for file in _newest_pending(stream, snapshot, source):
+            schema = self._schema_of(stream, file)
+            if schema is not None:
+                yield stream.uri_of(file.path), schema
 
     def _schema_of(self, stream: PartitionStream, file: DataFile) -> pa.Schema | None:
         from compactor.tabular import TabularFile, read_schema
@@ -157,6 +154,46 @@ def refuse_keys(found: Sequence[NamedSchema], primary_keys: Sequence[str], sort_
     ]
     if reasons:
         raise Invalid(*reasons)
+
+
+def _goes_on(compacted: CompactedStream, stream: PartitionStream, source: SourceStream) -> bool:
+    """Whether the compacted rows are those of earlier deltas of `source`."""
+    return (compacted.source_table_id, compacted.source_stream_version) == (stream.table_id, source.stream_version)
+
+
+def _newest_pending(stream: PartitionStream, snapshot: StreamSnapshot, source: SourceStream) -> Iterator[DataFile]:
+    """`FILES_READ_MAX` files of upserts, the newest first."""
+    compacted = snapshot.compacted
+    pending: Iterator[DeltaAdded] = reversed(source.deltas)
+    if compacted is not None and _goes_on(compacted, stream, source):
+        taken = compacted.processed.position
+        pending = takewhile(lambda delta: delta.position > taken, pending)
+    files = (file for delta in pending if delta.operation is Operation.UPSERT for file in delta.files)
+    return islice(files, FILES_READ_MAX)
+
+
+def times_out_of_range(files: Iterable[DataFile], held: Sequence[pa.Schema], schema: pa.Schema) -> Iterator[str]:
+    """A reason for each column that a delta with this schema widens to nanoseconds although one of the files has times
+    that these cannot hold: its rows could not be read any more. Of nested times no bounds are known.
+
+    held  the schemas of the files' rows until then
+    """
+    for name in (each.name for each in schema if pa.types.is_timestamp(each.type) and each.type.unit == "ns"):
+        kinds = (each.field(name).type for each in held if each.get_field_index(name) >= 0)
+        coarse = next((kind for kind in kinds if pa.types.is_timestamp(kind) and kind.unit != "ns"), None)
+        for file in () if coarse is None else files:
+            stats = file.columns.get(name)
+            if stats is None or stats.null_count in (None, file.rows):
+                continue
+            # Only times of years with four digits have bounds.
+            low, high = (str(each or "").rstrip("Z") for each in (stats.min_value, stats.max_value))
+            if not _NANOSECONDS_FROM <= low <= high <= _NANOSECONDS_TO:
+                bounds = f"from {low} to {high}" if low else "of years that have not four digits"
+                yield (
+                    f"column {name!r} comes in nanoseconds, which hold the years 1678 to 2262, and the stream has "
+                    f"times {bounds}: append it as {coarse}"
+                )
+                break
 
 
 def refuse_inferred_floats(

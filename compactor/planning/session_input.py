@@ -19,7 +19,7 @@ from compactor.catalog.definition import TableDefinition, reasons_against_place
 from compactor.catalog.key_columns import check_key_columns, sort_column
 from compactor.catalog.keys import is_open_file
 from compactor.catalog.snapshot import CompactedStream
-from compactor.catalog.stream_schema import inferred_floats
+from compactor.catalog.stream_schema import inferred_floats, times_out_of_range
 from compactor.catalog.tables import DeltaCatalog
 from compactor.kernels.sort_values import SortColumn
 from compactor.model.counts import SortKey
@@ -151,6 +151,7 @@ def read_session_input(
     session = SessionInput(streams, schemas, _schema_of_rows(streams, schemas, writes=not only_reads))
     _check_keys(session)
     _refuse_inferred_floats(session)
+    _refuse_times_out_of_range(session)
     stored_schema(session.schema, spec.job_run.compacted_file_content_type)
     return session
 
@@ -256,6 +257,21 @@ def _refuse_inferred_floats(session: SessionInput) -> None:
         for ref, found in zip(session.streams.pending, session.schemas, strict=True)
         if ref.file.content_type.is_text and ref.file.rows
         for reason in inferred_floats(ref.uri, found, session.key_columns, stated)
+    ]
+    if reasons:
+        raise Invalid(*reasons)
+
+
+def _refuse_times_out_of_range(session: SessionInput) -> None:
+    """`append` has compared a delta with what it saw of its own stream."""
+    compacted, held = session.streams.compacted, session.streams.compacted_schema()
+    if compacted is None or held is None or session.streams.is_open:
+        return
+    first_of = dict(reversed(list(zip(session.schemas, session.streams.pending, strict=True))))
+    reasons = [
+        f"{ref.uri}: {reason}"
+        for schema, ref in first_of.items()
+        for reason in times_out_of_range(compacted.files.values(), [held], schema)
     ]
     if reasons:
         raise Invalid(*reasons)

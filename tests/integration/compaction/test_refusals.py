@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from compactor import DeltaCatalog, compact
+from compactor.catalog.stream_schema import FILES_READ_MAX
 from compactor.lake import Table
 from compactor.model.errors import Corrupt, Invalid, LithifyError
 from compactor.planning.spec import JobRunResult
@@ -58,6 +59,24 @@ def test_a_file_without_the_key_column_is_named(lake: DeltaCatalog, compacted: T
         f"{lake.location.root_uri}/{delta.files[0].path} lacks primary key column 'id': it has value; to go on without "
         f"that delta: `lithify table retract {TABLE_ID} --delta {delta.delta_id} --lake {lake.location.root_uri}`"
     )
+
+
+def test_nanoseconds_that_compacted_times_do_not_fit_into_are_refused_before_they_make_the_table_unreadable(
+    lake: DeltaCatalog, orders: Table, compact_orders: Compact
+) -> None:
+    other = partial(compact_orders, destination_compacted_table_id="ACME.OTHER.V1")
+    last = pa.array(["9999-12-31"]).cast(pa.timestamp("us"))
+    orders.append({}, pa.table({"id": [1], "at": last}))
+    now = pa.array(["2026-11-27"]).cast(pa.timestamp("us"))
+    # The next append looks at the newest files only, since the compacted ones are another table's.
+    orders.append_many([({}, pa.table({"id": [2], "at": now}), "upsert")] * FILES_READ_MAX)
+    other()
+    orders.append({}, pa.table({"id": [3], "at": now.cast(pa.timestamp("ns"))}), delta_id="ns")
+    reason = refused(lake, other)
+    assert "column 'at' comes in nanoseconds" in reason
+    assert f"to go on without that delta: `lithify table retract {TABLE_ID} --delta ns " in reason
+    orders.retract({}, "ns")
+    other()
 
 
 @pytest.mark.parametrize(

@@ -154,3 +154,32 @@ def test_a_delta_without_a_key_that_the_table_knows_is_refused_and_nothing_is_wr
         table.append({}, pa.Table.from_arrays([[1], [1], [1]], names=["id", "line", "id"]), operation=operation)
     assert objects(lake) == before
     table.append({}, renamed.rename_columns(["id", "line"]), operation=operation)
+
+
+def times(unit: str, *values: str) -> pa.Table:
+    at = pa.array(values).cast(pa.timestamp("us")).cast(pa.timestamp(unit))
+    return pa.table({"id": range(len(values)), "at": at})
+
+
+@pytest.mark.parametrize("last", ["2262-04-12", "9999-12-31"])
+def test_nanoseconds_are_refused_where_the_stream_has_times_that_they_cannot_hold(orders: Table, last: str) -> None:
+    orders.append(MONDAY, times("us", "2026-01-01", last))
+    orders.append(TUESDAY, times("ms", "2026-01-01"))
+    compact_by_hand(orders.stream(TUESDAY), [times("ms", "2026-01-01", last)])
+    for partition, unit in ((MONDAY, "us"), (TUESDAY, "ms")):
+        reason = (
+            rf"the delta: column 'at' comes in nanoseconds.* to {last}T00:00:00.*: append it as timestamp\[{unit}\]"
+        )
+        with pytest.raises(Invalid, match=reason):
+            orders.append(partition, times("ns", "2026-01-01"))
+        orders.append(partition, times(unit, "2026-01-01"))
+
+
+def test_nanoseconds_are_taken_where_all_times_of_the_stream_fit(orders: Table) -> None:
+    orders.append(MONDAY, times("us", "1677-09-22", "2262-04-11"))
+    orders.append(TUESDAY, times("us", "2026-01-01"))
+    nulls = times("us", "2026-01-01").set_column(1, "at", pa.nulls(1, pa.timestamp("us")))
+    compact_by_hand(orders.stream(TUESDAY), [times("us", "2026-01-01"), nulls])
+    for partition in (MONDAY, TUESDAY):
+        orders.append(partition, times("ns", "2026-01-01"))
+        orders.append(partition, times("us", "2026-01-01"))
