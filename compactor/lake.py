@@ -283,14 +283,10 @@ class DeltaCatalog(tables.DeltaCatalog):
 
         Raises `Invalid` if some may be, and `Denied` without the right to delete all objects; then nothing has changed.
         """
-        return purge_table(
-            self.store,
-            table_id,
-            self.definition_even_dropped(table_id),
-            self._clock,
-            nothing_runs=nothing_runs,
-            write=not dry_run,
-        )
+        definition = self.definition_even_dropped(table_id)
+        if not dry_run:
+            self._opened.forget(table_id)
+        return purge_table(self.store, table_id, definition, self._clock, nothing_runs=nothing_runs, write=not dry_run)
 
     def append_changes(
         self,

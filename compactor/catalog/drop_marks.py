@@ -7,8 +7,9 @@ A log is never deleted, so the folder of a dropped partition stays. The hints of
     2  put `<n>`              by the same writer; missing until then, the partition is listed, and empty
     3  put `<m>.begun`        by a writer whose entry m will be the first of the stream's next life
     4  write entry m
+    5  put `<1>.begun`        after entry 1 of the table's first stream (`lost_streams.py`)
 
-The partition is dropped unless the greatest number is one of step 3. A writer that stops between 3 and 4 leaves a
+The partition is dropped unless the greatest number has `.begun`. A writer that stops between 3 and 4 leaves a
 partition that is listed, and empty.
 """
 

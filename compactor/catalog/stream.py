@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,8 @@ from pydantic import JsonValue, TypeAdapter
 
 from compactor.catalog.actions import StreamAction
 from compactor.catalog.drop_marks import DropMarks
-from compactor.catalog.keys import StreamFolder
+from compactor.catalog.keys import StreamFolder, TableFolder
+from compactor.catalog.lost_streams import FirstStream
 from compactor.catalog.news import NewsHints
 from compactor.catalog.snapshot import StreamSnapshot, apply
 from compactor.log.checkpoints import Described, SharedCheckpoint
@@ -73,25 +74,41 @@ class PartitionStream:
     """A partition stream of a table. It exists once its log has an entry.
 
     folder  builds the names of the stream's data files and index files (`compactor/catalog/keys.py`)
+    others  of its table
     news    the stream's hints; None: the table has no hints
     """
 
     location: StoreLocation
     folder: StreamFolder
     log: StreamLog
+    others: FirstStream
     news: NewsHints | None = None
 
     @classmethod
-    def open(cls, store: ObjectStore, folder: StreamFolder, clock: Clock, *, hints: bool = False) -> PartitionStream:
+    def open(
+        cls,
+        store: ObjectStore,
+        folder: StreamFolder,
+        clock: Clock,
+        *,
+        hints: bool = False,
+        others: FirstStream | None = None,
+    ) -> PartitionStream:
         """`hints`: whether the table has the property `news_hints`. Writers of a stream must pass it."""
         news, marks = NewsHints(store, folder) if hints else None, DropMarks(store, folder)
+        streams = FirstStream(store, TableFolder(folder.table_id)) if others is None else others
 
-        def before_entry(before: LogState[StreamSnapshot], after: LogState[StreamSnapshot]) -> None:
+        def before_entry(
+            before: LogState[StreamSnapshot], after: LogState[StreamSnapshot]
+        ) -> Callable[[], None] | None:
+            afterwards = None if before.entry_number else streams.before_first_entry(folder)
             marks.before_entry(before, after)
             if news is not None:
                 news.before_entry(before, after)
+            return afterwards
 
-        return cls(store.location, folder, DurableLog(store, folder.log, STREAM_LOG, clock, before_entry), news)
+        log = DurableLog(store, folder.log, STREAM_LOG, clock, before_entry)
+        return cls(store.location, folder, log, streams, news)
 
     @property
     def table_id(self) -> str:
@@ -106,7 +123,10 @@ class PartitionStream:
 
     def load(self, as_of: int | None = None, ahead: int = 1) -> LogState[StreamSnapshot]:
         """The snapshot at the log's end, or at entry `as_of`. `ahead`: as `DurableLog.load`."""
-        return self.log.load(as_of, ahead)
+        loaded = self.log.load(as_of, ahead)
+        if not loaded.entry_number:
+            self.others.check()
+        return loaded
 
     def uri_of(self, path: str) -> str:
         """The absolute URI of a file that the log names: relative paths are below the lake's root."""

@@ -29,6 +29,7 @@ from compactor.catalog.dropping import (
     time_text,
 )
 from compactor.catalog.keys import NAME_IN_STREAM_BYTES_MAX, DroppedTable, TableFolder
+from compactor.catalog.lost_streams import FirstStream, refuse_lost
 from compactor.catalog.news import partitions_with_news
 from compactor.catalog.properties import (
     TableProperties,
@@ -98,6 +99,11 @@ class OpenTables:
             while len(self._tables) > TABLES_KEPT:
                 self._tables.popitem(last=False)
         return table
+
+    def forget(self, table_id: str) -> None:
+        """What was read of a table that is purged: logs of its id begin anew."""
+        with self._lock:
+            self._tables.pop(table_id, None)
 
 
 class DeltaCatalog:
@@ -279,6 +285,7 @@ class Table:
         self._defined_at_seconds = clock.monotonic_seconds()
         self._folder = TableFolder(definition.table_id)
         self._lock = threading.Lock()
+        self._others = FirstStream(store, self._folder)
         self._streams: OrderedDict[tuple[tuple[str, str], ...], PartitionStream] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -450,8 +457,7 @@ class Table:
 
     def partitions_even_dropped(self) -> list[dict[str, str]]:
         """The partitions that have or had a stream, in the order of their values."""
-        found = decoded_names(self._store, f"{self._folder.streams}/", decode_partition)
-        ours = (each for each in found if tuple(each) == self.partition_keys)
+        ours = (each for each in self._with_log() if tuple(each) == self.partition_keys)
         return sorted(ours, key=lambda partition: tuple(partition.values()))
 
     def dropped_partitions(self) -> list[dict[str, str]]:
@@ -461,9 +467,16 @@ class Table:
     def _listed(self) -> Iterator[dict[str, str]]:
         """Listed as the caller takes them, without dropped partitions and those of a dropped table with other keys."""
         dropped = dropped_partitions(self._store, self.table_id)
-        for partition in decoded_names(self._store, f"{self._folder.streams}/", decode_partition):
+        for partition in self._with_log():
             if tuple(partition) == self.partition_keys and tuple(partition.items()) not in dropped:
                 yield partition
+
+    def _with_log(self) -> Iterator[dict[str, str]]:
+        partition = None
+        for partition in decoded_names(self._store, f"{self._folder.streams}/", decode_partition):
+            yield partition
+        if partition is None:
+            refuse_lost(self._store, self._folder)
 
     def partitions_with_news(self) -> list[dict[str, str]] | None:
         """The partitions that may have something to compact into this table; None: the table has no news hints."""
@@ -520,7 +533,7 @@ class Table:
             stream = self._streams.pop(folder.partition, None)
             if stream is None:
                 hints = self.properties.news_hints
-                stream = PartitionStream.open(self._store, folder, self._clock, hints=hints)
+                stream = PartitionStream.open(self._store, folder, self._clock, hints=hints, others=self._others)
                 self._check_room(stream)
             self._streams[folder.partition] = stream
             while len(self._streams) > STREAMS_KEPT:

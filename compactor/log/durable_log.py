@@ -109,9 +109,10 @@ class DurableLog(Generic[StateT, ActionT]):
         folder: str,
         log_format: LogFormat[StateT, ActionT],
         clock: Clock,
-        before_entry: Callable[[LogState[StateT], LogState[StateT]], None] | None = None,
+        before_entry: Callable[[LogState[StateT], LogState[StateT]], Callable[[], None] | None] | None = None,
     ) -> None:
-        """`before_entry` is called with the folds before and after an entry, just before its write, which may fail."""
+        """`before_entry` is called with the folds before and after an entry, just before its write, which may fail;
+        what it returns is called once the entry is durable."""
         self._before_entry = before_entry
         self.folder = folder
         self._store = store
@@ -376,12 +377,13 @@ class DurableLog(Generic[StateT, ActionT]):
             entry = Entry(before.entry_number + 1, entry_id, at_ms, actions)
             # Fold before the write: an action that cannot follow is a bug in `decide`, and must not become durable.
             after = self._apply(before, entry)
-            if self._before_entry is not None:
-                self._before_entry(before, after)
+            afterwards = None if self._before_entry is None else self._before_entry(before, after)
             if self._entries.create(entry):
                 self._entries.keep(entry)
                 self._remember(after)
                 self._checkpoint_when_due(after)
+                if afterwards is not None:
+                    afterwards()
                 return Appended(entry, after)
             RACING.sleep(losses, self._clock)
             before = self.load()

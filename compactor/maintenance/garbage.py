@@ -280,7 +280,7 @@ class _Search:
         stream = PartitionStream.open(self._store, self._folder.stream(place.partition), self._clock)
         if self._has_log(place):
             self._before(stream)
-        known = stream.log.newest if stream.log.newest.entry_number else stream.load()
+        known = stream.log.newest if stream.log.newest.entry_number else stream.log.load()
         stream.log.check_whole(known)
         live = set(self._keys(paths_of_snapshot(known.state)))
         sorted_out = _SortedOut(self._since_ms)
@@ -322,7 +322,7 @@ class _Search:
             yield file
 
     def _keep_needed(self, stream: PartitionStream, sorted_out: _SortedOut) -> None:
-        if not stream.load().entry_number:
+        if not stream.log.load().entry_number:
             sorted_out.leave_unknown()
             made = [file for file in sorted_out.old.values() if not _is_of_an_append(file.key)]
             if made:

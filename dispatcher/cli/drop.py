@@ -8,8 +8,12 @@ from typing import Annotated
 
 import typer
 
+from compactor.catalog.definition import TableDefinition
 from compactor.catalog.dropping import Drop, Purge
 from compactor.catalog.restoring import Restore
+from compactor.lake import DeltaCatalog
+from compactor.maintenance.dropped import find_dropped_garbage
+from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid
 from compactor.model.names import counted, render_partition
 from dispatcher.cli.options import EndpointOption, Output, OutputOption, TableArgument
@@ -80,7 +84,23 @@ def drop(
     if delete and opened.properties.publish:
         _, unpublished = publish_table(catalog.store, opened, lambda: glue(lake.region, endpoint_url), dry_run=False)
     value = {"table_id": table, "dropped": delete, **_figures(dropped), "unpublished": unpublished}
-    answer(output, value, [*_lines(dropped, of_partitions=bool(partition), delete=delete), *unpublished])
+    lines = _lines(dropped, of_partitions=bool(partition), delete=delete)
+    if opened.definition.dropped_at_ms is not None:
+        left = _left(catalog, opened.definition)
+        value |= left
+        files = f"{counted(left['files'], 'file')}, {counted(left['bytes'], 'byte')}"
+        said = (
+            f"{table} was dropped at {time_text(opened.definition.dropped_at_ms)} UTC, and {files} are left of it: "
+            f"from {time_text(dropped.goes_at_ms)} UTC on, lithify gc --delete deletes them."
+        )
+        lines = iter((said,))
+    answer(output, value, [*lines, *unpublished])
+
+
+def _left(catalog: DeltaCatalog, table: TableDefinition) -> dict[str, int]:
+    """The files of a table that was dropped before."""
+    found = find_dropped_garbage(catalog.store, table, SystemClock(), grace_seconds=0.0)
+    return {"files": found.kept_files + len(found.garbage), "bytes": found.kept_bytes + found.garbage_bytes}
 
 
 def _figures(drop: Drop) -> dict[str, object]:

@@ -45,7 +45,7 @@ def ingest_part(places: Places) -> Part:
                 "WriteStreams",
                 "entries that add deltas, and their hints",
                 ("s3:PutObject",),
-                own.lake_objects("tables/*/streams/*/log/*", "tables/*/news/*"),
+                own.lake_objects("tables/*/streams/*/log/*", "tables/*/news/*", "tables/*/dropped/*"),
             ),
             Permission(
                 "QuarantineChanges",

@@ -187,7 +187,7 @@ def test_a_stream_never_goes_back(make: MakePublisher, lake: OpenLake) -> None:
         def load(self, as_of: int | None = None, ahead: int = 1):  # type: ignore[no-untyped-def]
             return super().load(newest - 1 if as_of is None else as_of, ahead)
 
-    behind = Behind(late.location, late.folder, late.log)
+    behind = Behind(late.location, late.folder, late.log, late.others)
     assert isinstance(publisher.publish([behind]), NothingToPublish)
     assert publisher.position(late) == newest
 

@@ -104,6 +104,14 @@ def test_the_ingest_appends_what_a_register_document_names_quarantines_rows_and_
     assert "1 file taken in, 2 rows; 1 refused.\n1 row quarantined." in taken.out, taken.err
     assert sorted(row["id"] for row in table.scan(view="merged").to_table().to_pylist()) == [1, 2]
     assert len(stage.keys("Lakes", "lake/quarantine/ACME.VISITS.V1/")) == 1
+
+    table.drop_partitions({"day": "1"}, dry_run=False)
+    s3.put_object(Bucket=stage.bucket("Lakes"), Key="lake/landing/3.csv", Body=b"id,day,v\n4,1,d\n")
+    document = json.dumps({"register": {"files": [f"{folder}3.csv"]}})
+    sqs.send_message(QueueUrl=stage.queue_url("Announcements"), MessageBody=document)
+    taken = stage.take_in()
+    assert "1 file taken in, 1 row" in taken.out, taken.err
+    assert [row["id"] for row in table.scan(view="merged").to_table().to_pylist()] == [4]
     assert stage.gate.denied == [], "\n".join(map(str, stage.gate.denied))
 
 

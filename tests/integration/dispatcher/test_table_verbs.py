@@ -218,7 +218,12 @@ def test_dropping_a_table_says_what_goes_and_does_it_only_when_told(
     assert lake.tables() == [other.table_id]
     assert {entry.key for entry in lake.store.list("tables/")} >= set(before)
     assert "table ACME.ORDERS.V1 was dropped at " in lithify.refusal("scan", ORDERS)
-    assert lithify.answer("drop", ORDERS, "--delete")["partitions"] == []
+    again = lithify.answer("drop", ORDERS, "--delete")
+    assert (again["partitions"], again["files"], again["bytes"]) == ([], answer["files"], answer["bytes"])
+    for options in ([], ["--delete"]):
+        said = lithify.run("drop", ORDERS, *options).out
+        assert f"and {answer['files']} files, " in said
+        assert "are left of it: from " in said
     assert "there is no table ACME.NEVER.V1" in lithify.refusal("drop", "ACME.NEVER.V1")
     lake.create_table("ACME.ORDERS.V2", ["day"])
 

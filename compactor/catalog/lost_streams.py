@@ -1,0 +1,75 @@
+"""Whether a table has lost its streams: a folder may be restored, mounted or copied without them.
+
+It is looked at where a table has no stream at all, before it is read as empty or gets its first one: a second log would
+begin, and the rows of the lost one be gone without a word. What shows that it had one:
+
+    a hint below `dropped/`          of a drop, or the one that is put after entry 1 of the first stream
+    delta files and compacted ones   a compaction reads deltas that a log names. Each kind alone shows nothing: an
+                                     append writes its files before entry 1, and so does the first compaction of
+                                     another table into this one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import islice
+
+from compactor.catalog.keys import DropMark, StreamFolder, TableFolder
+from compactor.model.errors import Corrupt, LithifyError
+from compactor.storage.object_store import ObjectStore, encoded_names
+
+PARTITIONS_LOOKED_AT = 16
+
+_MADE_BY_COMPACTIONS = frozenset({"compacted", "dead", "index"})
+
+
+class FirstStream:
+    """Whether a table has a stream, looked at once. Safe to share between threads."""
+
+    def __init__(self, store: ObjectStore, folder: TableFolder) -> None:
+        self._store = store
+        self._folder = folder
+        self._has_one: bool | None = None
+
+    def check(self) -> None:
+        """For a stream without a log. Raises `Corrupt` if the table had streams, and has none."""
+        if self._has_one is None:
+            has_one = next(encoded_names(self._store, f"{self._folder.streams}/"), None) is not None
+            if not has_one:
+                refuse_lost(self._store, self._folder)
+            self._has_one = has_one
+
+    def before_first_entry(self, stream: StreamFolder) -> Callable[[], None] | None:
+        """Checks, and returns what to call after entry 1 of the table's first stream."""
+        self.check()
+        return None if self._has_one else lambda: self._mark(stream)
+
+    def _mark(self, stream: StreamFolder) -> None:
+        self._has_one = True
+        with suppress(LithifyError):  # the entry is durable: the append has succeeded
+            self._store.overwrite(DropMark(stream, 1, has_begun=True).key, b"")
+
+
+def refuse_lost(store: ObjectStore, folder: TableFolder) -> None:
+    """For a table without a stream. Raises `Corrupt` if it had one."""
+    hint = next(iter(store.list(f"{folder.dropped}/")), None)
+    trace = _deltas_with_compacted(store, folder) if hint is None else hint.key
+    if trace is not None:
+        root = store.location.root_uri
+        raise Corrupt(
+            f"there is no log in {root}/{folder.streams}/, and {root}/{trace} shows that {folder.table_id} had one: it "
+            "is neither read nor written without it. If a restore, a mount or a copy left it out, bring it back"
+        )
+
+
+def _deltas_with_compacted(store: ObjectStore, folder: TableFolder) -> str | None:
+    """A folder with delta files of a table that has compacted ones too; None: the first partitions have none."""
+    data = f"{folder.key}/data/"
+    for name in islice(encoded_names(store, data), PARTITIONS_LOOKED_AT):
+        parts = set(store.list_folders(f"{data}{name}/"))
+        if "delta" in parts and (
+            parts & _MADE_BY_COMPACTIONS or next(iter(store.list(f"{folder.open_files}/")), None) is not None
+        ):
+            return f"{data}{name}/"
+    return None
