@@ -33,6 +33,7 @@ from compactor.schemas.open_types import OpenTable, open_schema, reasons_against
 from compactor.schemas.unify import parse_schema, render_schema, unify_schemas
 from compactor.storage.location import StoreLocation, is_remote
 from compactor.tabular import TabularFile, read_schema, stored_schema
+from compactor.tabular.parquet_pages.arrow_files import SMALL_FILE_BYTES
 
 _FILES_AT_ONCE = 16
 
@@ -40,7 +41,11 @@ KNOWN_SCHEMAS_MAX = 16
 KNOWN_SCHEMAS_BYTES_MAX = 64 * 1024
 """A plan with longer schemas would take longer to read than their footers. A bundle has a thousand plans."""
 
-_Columns = tuple[ContentType, str]
+Columns = tuple[ContentType, str]
+"""Equal for files with the same columns."""
+
+SchemasOfRun = dict[Columns, pa.Schema]
+"""Schemas that sessions of one job run have read, by which the next ones need not open a file."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ class SessionInput:
 
     def known_schemas(self) -> tuple[KnownSchema, ...]:
         """Of the pending files, those that the log gives a fingerprint; none if they are too long for a plan."""
-        found: dict[_Columns, pa.Schema] = {}
+        found: dict[Columns, pa.Schema] = {}
         for ref, schema in zip(self.streams.pending, self.schemas, strict=True):
             if ref.file.schema_fingerprint is not None:
                 found.setdefault(_columns_of(ref), schema)
@@ -135,19 +140,30 @@ def read_session_input(
     schema_of: SchemaReader = read_schema,
     *,
     known_schemas: Sequence[KnownSchema] = (),
+    of_run: SchemasOfRun | None = None,
     only_reads: bool = False,
     as_pinned: bool = False,
 ) -> SessionInput:
     """Raises `Invalid` with every reason for which the input can never be compacted.
 
     known_schemas  of files that are not opened again
+    of_run      what other sessions have read; what this one reads is added
     only_reads  no file is written, so it does not matter whether other engines could read it
     as_pinned   the logs as they were when the session was pinned: for a plan that is made right after it
     """
     streams = SessionStreams.load(spec, lake, as_pinned=as_pinned)
     known = {(each.content_type, each.fingerprint): parse_schema(each.schema_text) for each in known_schemas}
+    if of_run and all(map(_is_compared_whole, streams.pending)):
+        known |= of_run
     declared = streams.source_table.schema
     schemas = _schemas_of(lake.location, streams.pending, declared, known, report, schema_of)
+    if of_run is not None:
+        # Metadata of a schema are its file's own: they do not count for the fingerprint.
+        of_run.update(
+            (_columns_of(ref), schema)
+            for ref, schema in zip(streams.pending, schemas, strict=True)
+            if _is_compared_whole(ref) and schema.metadata is None
+        )
     session = SessionInput(streams, schemas, _schema_of_rows(streams, schemas, writes=not only_reads))
     _check_keys(session)
     _refuse_inferred_floats(session)
@@ -193,7 +209,7 @@ def _schemas_of(
     location: StoreLocation,
     pending: Sequence[DeltaFileRef],
     declared: pa.Schema | None,
-    known: Mapping[_Columns, pa.Schema],
+    known: Mapping[Columns, pa.Schema],
     report: ReadReport,
     schema_of: SchemaReader,
 ) -> tuple[pa.Schema, ...]:
@@ -219,7 +235,14 @@ def _schemas_of(
     return tuple(schemas[_columns_of(ref)] for ref in pending)
 
 
-def _columns_of(ref: DeltaFileRef) -> _Columns:
+def _is_compared_whole(ref: DeltaFileRef) -> bool:
+    """Whether a file's footer is compared by its checksum where it is read, if it has not been checked for the plan."""
+    file = ref.file
+    is_small = file.content_type is ContentType.PARQUET and file.size_bytes < SMALL_FILE_BYTES
+    return is_small and not is_remote(ref.uri) and file.crc32 is not None and file.schema_fingerprint is not None
+
+
+def _columns_of(ref: DeltaFileRef) -> Columns:
     """Equal for files with the same columns; without a fingerprint each file is its own."""
     return ref.file.content_type, ref.file.schema_fingerprint or ref.uri
 

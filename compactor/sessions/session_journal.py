@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
+from functools import partial
 from typing import Self
 
 from compactor.catalog.actions import IndexRehashed, RoundCommitted
 from compactor.log.durable_log import DurableLog, LogState
 from compactor.log_context import ProcessLog, operator_log
-from compactor.model.background import BackgroundLoop, SharedLoop, SharedWork
+from compactor.model.background import BackgroundLoop, SharedLoop, SharedWork, soon
 from compactor.model.clock import Clock
 from compactor.model.errors import ErrorKind, Fenced, LithifyError
 from compactor.planning.session_streams import Commit
@@ -85,7 +86,7 @@ class SessionJournal:
         self._rows_in_tasks: Count = _none
         self._done: Count = _none
         self._unwritten: tuple[RoundDone, ...] = ()
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="session-log")
+        self._last_beat: Future[None] | None = None
         self._pending: Future[None] | None = None
         self._read = 0
         self._rows_reported: Callable[[int], None] = lambda _: None
@@ -124,7 +125,7 @@ class SessionJournal:
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         self._beating.end()
-        self._writer.shutdown(wait=True)
+        wait([each for each in (self._pending, self._last_beat) if each is not None])
         if not self._is_unseen() and not isinstance(error, Fenced):
             self._write_heartbeat()
 
@@ -193,7 +194,7 @@ class SessionJournal:
             self._beating.end()
             self.settled()
             if not self._is_unseen():
-                self._writer.submit(self._write_heartbeat)
+                self._last_beat = soon(self._write_heartbeat)
         without_completions = result.model_copy(update={"completions": ()})
         self._append(SessionSucceeded(attempt=self.attempt, result=without_completions))
 
@@ -213,7 +214,7 @@ class SessionJournal:
     def _append_meanwhile(self, action: SessionAction) -> None:
         self.settled()
         if self._store.location.is_remote:
-            self._pending = self._writer.submit(self._write, lambda _: (action,))
+            self._pending = soon(partial(self._write, lambda _: (action,)))
         else:
             self._append(action)
 

@@ -329,6 +329,8 @@ def mark_dead(
     step: WriteStep, marked: Sequence[CompactedSource], bucket_outputs: Sequence[BucketForWriter], task_attempt: str
 ) -> Iterator[DeletionVector]:
     """One vector per file: rows that were dead before the round, and rows that died in it."""
+    if not marked:
+        return
     died = [[each.died[file.ordinal] for each in bucket_outputs if file.ordinal in each.died] for file in marked]
     with ThreadPoolExecutor(_VECTORS_AT_ONCE) as pool:
         yield from pool.map(partial(_write_vector, step, task_attempt), marked, died)

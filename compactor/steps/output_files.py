@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from compactor.catalog.delta_files import data_file
 from compactor.catalog.keys import CompactedFilePath, OpenFilePath, StreamFolder, partition_hash
+from compactor.model.background import soon
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
 from compactor.model.files import DataFile
@@ -55,45 +56,33 @@ _BYTES_PER_UNFINISHED_FILE = 16 * 1024 * 1024
 class Finishing:
     """Fsyncs files of a task, or finishes their uploads, while the next ones are written. A context manager.
 
-    On this machine one file at a time, and before a further one the task waits for it (`wait_for`): otherwise unsynced
-    files would pile up on a slow disk. To a store several at a time, because each waits for answers; their number is
-    bounded by the memory that each holds until its upload is finished.
+    On this machine one file at a time, and before a further one the task waits for it: otherwise unsynced files would
+    pile up on a slow disk. To a store several at a time, because each waits for answers; their number is bounded by the
+    memory that each holds until its upload is finished.
     """
 
     def __init__(self, location: StoreLocation, task_memory_bytes: int) -> None:
         by_memory = AHEAD.of(task_memory_bytes) // _BYTES_PER_UNFINISHED_FILE
         self._at_once = min(max(by_memory, 1), UNFINISHED_FILES_MAX) if location.is_remote else 1
         self._is_remote = location.is_remote
-        self._threads = ThreadPoolExecutor(self._at_once)
         self._under_way: deque[Future[DataFile]] = deque()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        self._threads.shutdown(wait=True)
+        wait(self._under_way)
 
-    def submit(self, finish: Callable[[], DataFile]) -> Future[DataFile]:
-        while self._is_remote and len(self._under_way) >= self._at_once:
+    def submit(self, finish: Callable[[], DataFile], *, is_last: bool) -> Future[DataFile]:
+        """`is_last`: of all files; on this machine the task fsyncs it itself, since nothing is written meanwhile."""
+        while len(self._under_way) >= self._at_once:
             self._under_way.popleft().result()
-        future = self._threads.submit(finish)
-        if self._is_remote:
-            self._under_way.append(future)
-        return future
-
-    def submit_last(self, finish: Callable[[], DataFile]) -> Future[DataFile]:
-        """As `submit`, for the last file of all: on this machine the task fsyncs it itself, since nothing is written
-        meanwhile."""
-        if self._is_remote:
-            return self.submit(finish)
-        finished: Future[DataFile] = Future()
-        finished.set_result(finish())
-        return finished
-
-    def wait_for(self, file: Future[DataFile]) -> None:
-        """Waits for a file on this machine; a file that is uploaded is not waited for."""
-        if not self._is_remote:
-            file.result()
+        if is_last and not self._is_remote:
+            finished: Future[DataFile] = Future()
+            finished.set_result(finish())
+            return finished
+        self._under_way.append(soon(finish))
+        return self._under_way[-1]
 
 
 @dataclass(frozen=True)
@@ -223,10 +212,7 @@ class FileCutter:
         checks, self._checks = self._checks, []
         finish = partial(_finished, self._target, self._file_number, writer, checks)
         try:
-            if self.files:
-                self._target.finishing.wait_for(self.files[-1])
-            finishing = self._target.finishing
-            self.files.append(finishing.submit_last(finish) if is_last else finishing.submit(finish))
+            self.files.append(self._target.finishing.submit(finish, is_last=is_last))
         except BaseException:  # another file could not be finished: no upload of this one may stay
             writer.abort()
             raise

@@ -165,11 +165,15 @@ def spelled(pattern: str) -> Spelling[str]:
 Hex = Annotated[str, spelled("[0-9a-f]+")]
 """Hexadecimal digits, such as a fresh id has."""
 
+
+@lru_cache(maxsize=NAMES_KEPT)
+def _encode_items(items: tuple[tuple[str, str], ...]) -> str:
+    return encode_partition(dict(items))
+
+
 PartitionItems = Annotated[
     tuple[tuple[str, str], ...],
-    Spelling[tuple[tuple[str, str], ...]](
-        _NAME, lambda items: encode_partition(dict(items)), lambda text: tuple(decode_partition(text).items())
-    ),
+    Spelling[tuple[tuple[str, str], ...]](_NAME, _encode_items, lambda text: tuple(decode_partition(text).items())),
 ]
 """A partition's values by key, in the order of the table's partition keys."""
 

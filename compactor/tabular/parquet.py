@@ -32,6 +32,7 @@ from compactor.tabular.parquet_pages.arrow_files import (
 )
 from compactor.tabular.parquet_pages.footer_check import check_footer
 from compactor.tabular.parquet_pages.page_format import DICTIONARY_PAGE_BYTES, DICTIONARY_SHARE_MAX
+from compactor.tabular.same_file import check_crc32
 
 BATCH_BYTES = 16 * 1024 * 1024
 """Memory of one batch: 64 Ki rows of 256 bytes, or 16 Ki rows of 1 KiB."""
@@ -299,6 +300,11 @@ def dictionary_columns_of(location: StoreLocation, file: TabularFile) -> tuple[s
         return None
     with reading(file.uri, file.content_type), open_parquet(Source.of(location, file)) as opened:
         metadata = opened.parquet.metadata
+        if (
+            file.crc32 is not None and opened.is_small and opened.remote is None
+        ):  # a planner may not have checked its footer
+            opened.opened.seek(0)
+            check_crc32(file.uri, opened.opened.read_buffer(), file.crc32)
     row_groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     return tuple(
         metadata.schema.column(position).path

@@ -8,12 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compactor import DeltaCatalog
+from compactor import DeltaCatalog, compact
 from compactor.lake import Table
-from compactor.planning.session_input import SessionInput, read_session_input
+from compactor.model.errors import Corrupt, Invalid
+from compactor.planning.session_input import SchemasOfRun, SessionInput, read_session_input
+from compactor.planning.session_planner import pin_sessions
 from compactor.storage.location import StoreLocation
 from compactor.tabular import TabularFile, read_schema
-from tests.builders import pinned_session
+from tests.builders import pinned_session, run_of
 
 ORDERS = "ACME.ORDERS.V1"
 
@@ -61,3 +63,36 @@ def test_each_schema_and_each_file_of_text_is_read(lake: DeltaCatalog, orders: T
         read_schema(lake.location, TabularFile(ref.uri, ref.file.content_type)) for ref in session.streams.pending
     ]
     assert [schema.remove_metadata() for schema in session.schemas] == [each.remove_metadata() for each in by_hand]
+
+
+def test_one_footer_is_read_of_small_files_of_one_schema_in_all_sessions_of_a_run(lake: DeltaCatalog) -> None:
+    days = lake.create_table(ORDERS, ["day"])
+    for day in range(4):
+        days.append({"day": str(day)}, pa.table({"id": [day]}))
+    days.append({"day": "4"}, pa.table({"id": [4], "more": [4]}))
+    read_uris: list[str] = []
+
+    def schema_of(location: StoreLocation, file: TabularFile, declared: pa.Schema | None) -> pa.Schema:
+        read_uris.append(file.uri)
+        return read_schema(location, file, declared)
+
+    of_run: SchemasOfRun = {}
+    pinned = pin_sessions(run_of(lake, ORDERS), lake)
+    found = [read_session_input(each.spec, lake, schema_of=schema_of, of_run=of_run) for each in pinned]
+    assert [each.schema.names for each in found] == [["id"]] * 4 + [["id", "more"]]
+    assert len(read_uris) == 2
+
+
+@pytest.mark.parametrize("place", ["footer", "page"])
+def test_a_small_file_that_is_damaged_fails_its_own_session_though_its_footer_was_not_read_for_the_plan(
+    lake: DeltaCatalog, place: str
+) -> None:
+    days = lake.create_table(ORDERS, ["day"])
+    deltas = [days.append({"day": str(day)}, pa.table({"id": [day, 7]})) for day in range(3)]
+    path = Path(f"{lake.location.root_uri.removeprefix('file://')}/{deltas[1].files[0].path}")
+    body = bytearray(path.read_bytes())
+    body[-40 if place == "footer" else 20] ^= 1
+    path.write_bytes(body)
+    with pytest.raises((Corrupt, Invalid), match="day=1"):
+        compact(ORDERS, {"id"}, delta_catalog_client=lake)
+    assert [days.scan({"day": str(day)}).count_rows() for day in range(3)] == [2, 0, 2]
