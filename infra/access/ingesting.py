@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from infra.access.places import (
-    QUARANTINE_FOLDER,
     Places,
     list_lakes,
+    quarantine_changes,
     read_lakes,
     read_landing,
     use_key,
@@ -47,12 +47,7 @@ def ingest_part(places: Places) -> Part:
                 ("s3:PutObject",),
                 own.lake_objects("tables/*/streams/*/log/*", "tables/*/news/*", "tables/*/dropped/*"),
             ),
-            Permission(
-                "QuarantineChanges",
-                "that cannot be applied, of tables whose property quarantine names this folder of the lake",
-                actions("s3", "GetObject PutObject"),
-                own.lake_objects(f"{QUARANTINE_FOLDER}/*"),
-            ),
+            quarantine_changes(own),
             Permission(
                 "SignalLife",
                 "for `lithify serve`, in an object that goes when it ends",

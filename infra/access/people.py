@@ -15,6 +15,7 @@ from infra.access.places import (
     find_uploads,
     list_lakes,
     list_state,
+    quarantine_changes,
     read_lakes,
     read_tables,
     use_key,
@@ -89,6 +90,7 @@ def _writing(places: Places) -> tuple[Permission, ...]:
             ("s3:PutObject",),
             places.lake_objects("tables/*/log/*", "tables/*/news/*", "tables/*/dropped/*"),
         ),
+        quarantine_changes(places),
     )
 
 

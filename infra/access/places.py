@@ -193,6 +193,15 @@ def write_deltas(places: Places) -> Permission:
     )
 
 
+def quarantine_changes(places: Places) -> Permission:
+    return Permission(
+        "QuarantineChanges",
+        "that cannot be applied, of tables whose property quarantine names this folder of the lake",
+        actions("s3", "GetObject PutObject"),
+        places.lake_objects(f"{QUARANTINE_FOLDER}/*"),
+    )
+
+
 def read_landing(places: Places) -> tuple[Permission, ...]:
     if not places.landing:
         return ()

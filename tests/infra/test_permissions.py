@@ -152,6 +152,7 @@ MAY = {
         "s3:PutObject LAKES/lake/tables/T/news/_/00000000000000000001",
         "s3:PutObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
         "s3:AbortMultipartUpload LAKES/lake/tables/T/data/_/delta/d/1.parquet",
+        "s3:PutObject LAKES/lake/quarantine/T/1.jsonl",
         "s3:ListBucket LAKES s3:prefix=lake/tables/",
     ],
     "SenderRole": ["sqs:SendMessage QUEUE", "sqs:SendMessage ANNOUNCED", "kms:GenerateDataKey KEY"],

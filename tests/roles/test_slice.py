@@ -112,6 +112,13 @@ def test_the_ingest_appends_what_a_register_document_names_quarantines_rows_and_
     taken = stage.take_in()
     assert "1 file taken in, 1 row" in taken.out, taken.err
     assert [row["id"] for row in table.scan(view="merged").to_table().to_pylist()] == [4]
+
+    (stage.folder / "changes.json").write_text(
+        '{"op": "u", "id": 5, "day": 1, "v": "e"}\n{"op": "no such", "id": 6, "day": 1, "v": "f"}\n'
+    )
+    changed = stage.lithify("WriterRole", "table", "append", "ACME.VISITS.V1", "changes.json", "--changes", "ops")
+    assert changed.exit_code == 0, changed.err
+    assert "1 change quarantined in " in changed.out
     assert stage.gate.denied == [], "\n".join(map(str, stage.gate.denied))
 
 
