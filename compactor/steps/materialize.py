@@ -147,10 +147,12 @@ def _pass_on_row_groups(
     step: WriteStep, source: SourceFile, rows: ParquetRows, row_indices: npt.NDArray[np.int64], cutter: FileCutter
 ) -> bool:
     """Writes whole row groups as the bytes that they are; False, and nothing is written: the rows are others or in
-    another order, the groups are small, or do not fit the file that is being written."""
+    another order, the groups are small, or do not fit the memory or the file that is being written."""
     groups = rows.whole_groups(row_indices)
     is_large = len(groups) * ROW_GROUP_BYTES_MIN <= source.size_bytes * len(row_indices) / max(source.rows, 1)
-    if not groups or not is_large or len(row_indices) > cutter.room:
+    rows_max = max((len(rows.rows_of_group(group)) for group in groups), default=0)
+    fits = rows_max * rows.bytes_per_row <= _decoded_bytes_max(step)  # their bytes are held as they are
+    if not groups or not is_large or not fits or len(row_indices) > cutter.room:
         return False
     constants = _constants(step) if rows.schema is step.output.schema else {}
     for group in groups:

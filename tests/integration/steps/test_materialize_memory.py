@@ -30,33 +30,36 @@ from compactor.tabular import TabularFile
 MIB = 2**20
 TASK_BYTES = 128 * MIB
 BUCKETS = 5
+IN_FILE_ORDER = 1
+"""With one bucket every row group could be written as the bytes that it is."""
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
 
 @pytest.mark.parametrize(
-    ("rows", "width", "compression"),
+    ("rows", "width", "compression", "buckets"),
     [
-        pytest.param(400_000, 1_000, "none", id="wide, not compressed", marks=pytest.mark.release),
-        pytest.param(400_000, 1_000, "snappy", id="wide"),
-        pytest.param(8_000_000, 8, "none", id="narrow"),
+        pytest.param(400_000, 1_000, "none", BUCKETS, id="wide, not compressed", marks=pytest.mark.release),
+        pytest.param(400_000, 1_000, "none", IN_FILE_ORDER, id="wide, in the file's order"),
+        pytest.param(400_000, 1_000, "snappy", BUCKETS, id="wide"),
+        pytest.param(8_000_000, 8, "none", BUCKETS, id="narrow"),
     ],
 )
 def test_a_file_of_several_times_the_memory_in_one_row_group_is_written_within_the_memory(
-    tmp_path: Path, rows: int, width: int, compression: str
+    tmp_path: Path, rows: int, width: int, compression: str, buckets: int
 ) -> None:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as processes:
-        anonymous, in_all = processes.submit(_grown_by, tmp_path, rows, width, compression).result()
+        anonymous, in_all = processes.submit(_grown_by, tmp_path, rows, width, compression, buckets).result()
     assert anonymous <= in_all <= TASK_BYTES
 
 
-def _grown_by(folder: Path, rows: int, width: int, compression: str) -> tuple[int, int]:
-    """Writes a file's rows, in the order of five buckets; the peaks of the process, beyond what it had before."""
+def _grown_by(folder: Path, rows: int, width: int, compression: str, buckets: int) -> tuple[int, int]:
+    """Writes a file's rows, in the order of so many buckets; the peaks of the process, beyond what it had before."""
     path, small = folder / "large.parquet", folder / "small.parquet"
     _write(path, rows, width, compression)
     _write(small, 10_000, 1_000, compression)
-    _materialize(folder, small, 10_000)
+    _materialize(folder, small, 10_000, buckets)
     with _watched() as peaks:
-        _materialize(folder, path, rows)
+        _materialize(folder, path, rows, buckets)
     return peaks[0], peaks[1]
 
 
@@ -71,7 +74,7 @@ def _write(path: Path, rows: int, width: int, compression: str) -> None:
     pa.default_memory_pool().release_unused()
 
 
-def _materialize(folder: Path, path: Path, rows: int) -> None:
+def _materialize(folder: Path, path: Path, rows: int, buckets: int) -> None:
     file = TabularFile(f"file://{path}", ContentType.PARQUET)
     source = DeltaSource(0, file, rows, path.stat().st_size, 1, Operation.UPSERT, sorts=True)
     parts = Parts.of([source], TASK_BYTES)
@@ -87,9 +90,9 @@ def _materialize(folder: Path, path: Path, rows: int) -> None:
         index=IndexTarget(TableFolder("ACME.ORDERS.V1").stream({}), 1, "c", 100),
     )
     step = WriteStep(parse_location(str(folder)), "c" * 32, output, TASK_BYTES, None)
-    at_once = max(rows_per_writer(TASK_BYTES) // -(-rows // BUCKETS), 1)
-    for first in range(0, BUCKETS, at_once):
-        some = [_rows_of_bucket(parts, rows, bucket) for bucket in range(first, min(first + at_once, BUCKETS))]
+    at_once = max(rows_per_writer(TASK_BYTES) // -(-rows // buckets), 1)
+    for first in range(0, buckets, at_once):
+        some = [_rows_of_bucket(parts, rows, each, buckets) for each in range(first, min(first + at_once, buckets))]
         count = sum(len(each.rows[0].row_indices) for each in some)
         [files] = materialize(step, [MaterializeTask(0, 1, count, (source,))], some, f"{first:016}")
         assert sum(each.rows for each in files) == count
@@ -97,8 +100,8 @@ def _materialize(folder: Path, path: Path, rows: int) -> None:
             (folder / each.path).unlink()
 
 
-def _rows_of_bucket(parts: Parts, rows: int, bucket: int) -> BucketForWriter:
-    row_indices = np.arange(bucket, rows, BUCKETS)
+def _rows_of_bucket(parts: Parts, rows: int, bucket: int, buckets: int) -> BucketForWriter:
+    row_indices = np.arange(bucket, rows, buckets)
     numbers = parts.of_rows(np.zeros(len(row_indices), np.int32), row_indices)
     present, counts = np.unique(numbers, return_counts=True)
     wanted = RowsOfFiles(np.zeros(len(present), np.int32), present.astype(np.int32), counts, row_indices)
