@@ -35,7 +35,7 @@ class FirstStream:
     def check(self) -> None:
         """For a stream without a log. Raises `Corrupt` if the table had streams, and has none."""
         if self._has_one is None:
-            has_one = next(encoded_names(self._store, f"{self._folder.streams}/"), None) is not None
+            has_one = _has_stream(self._store, self._folder)
             if not has_one:
                 refuse_lost(self._store, self._folder)
             self._has_one = has_one
@@ -55,12 +55,16 @@ def refuse_lost(store: ObjectStore, folder: TableFolder) -> None:
     """For a table without a stream. Raises `Corrupt` if it had one."""
     hint = next(iter(store.list(f"{folder.dropped}/")), None)
     trace = _deltas_with_compacted(store, folder) if hint is None else hint.key
-    if trace is not None:
+    if trace is not None and not _has_stream(store, folder):  # the first one may have begun since the caller looked
         root = store.location.root_uri
         raise Corrupt(
             f"there is no log in {root}/{folder.streams}/, and {root}/{trace} shows that {folder.table_id} had one: it "
             "is neither read nor written without it. If a restore, a mount or a copy left it out, bring it back"
         )
+
+
+def _has_stream(store: ObjectStore, folder: TableFolder) -> bool:
+    return next(encoded_names(store, f"{folder.streams}/"), None) is not None
 
 
 def _deltas_with_compacted(store: ObjectStore, folder: TableFolder) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -128,6 +128,25 @@ def test_an_append_has_succeeded_though_its_hint_cannot_be_put(lake: DeltaCatalo
     orders = DeltaCatalog(store, clock).table(ORDERS)
     orders.append({}, ROWS)
     assert store.count("overwrite", "/dropped/") == 1
+    assert orders.scan(view="merged").count_rows() == 2
+
+
+class _AppendedMeanwhile(FaultyStore):
+    """Another process appends the table's first delta after a reader has listed its streams."""
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        found = list(super().list_folders(prefix))
+        if "/streams/" in prefix:
+            DeltaCatalog.open(self.location.root_uri).table(ORDERS).append({}, ROWS, delta_id="meanwhile")
+        return iter(found)
+
+
+def test_a_first_stream_that_begins_after_streams_were_listed_is_not_lost(
+    lake: DeltaCatalog, clock: ManualClock
+) -> None:
+    orders = lake.create_table(ORDERS, primary_keys=["id"])
+    meanwhile = DeltaCatalog(_AppendedMeanwhile(lake.store), clock).table(ORDERS)
+    assert meanwhile.scan(view="merged").count_rows() == 0
     assert orders.scan(view="merged").count_rows() == 2
 
 
