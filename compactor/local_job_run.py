@@ -27,7 +27,7 @@ from compactor.events.session_events import publish_session
 from compactor.log_context import ProcessLog, operator_log
 from compactor.model.background import SharedLoop
 from compactor.model.clock import Clock
-from compactor.model.errors import Conflict, Invalid, LithifyError, Unavailable
+from compactor.model.errors import Conflict, Invalid, LithifyError, Unavailable, reason_of
 from compactor.model.machine import usable_cores
 from compactor.model.names import render_partition
 from compactor.planning.session_input import SchemasOfRun
@@ -69,10 +69,10 @@ class _Planned:
 
 
 WAIT_POLL_SECONDS = 5.0
-"""Between two looks at a stream that another session has: short beside a session, and one or two requests each."""
+"""Interval of looks at a stream that another session has: short beside a session, and one or two requests each."""
 
 TASKS_AT_ONCE = 4
-"""Of a session in this process whose lake is on an object store: while one waits for answers, another one computes."""
+"""Tasks at a time of a session here, on an object store: while one waits for answers, another one computes."""
 
 
 def run_here(
@@ -262,7 +262,7 @@ class _Work:
             with self._lock:
                 self._listener(progress)
         except Exception as error:  # noqa: BLE001  (who cannot listen stops no session)
-            ProcessLog().warning("progress_listener_failed", reason=f"{type(error).__name__}: {error}")
+            ProcessLog().warning("progress_listener_failed", reason=reason_of(error))
 
 
 class _Engines:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from compactor.model.clock import Clock, SystemClock
 
 REPORT_SECONDS = 10.0
-"""Between two reports of a task. A thousand concurrent tasks send a hundred datagrams of 56 bytes per second."""
+"""Interval of a task's reports. A thousand concurrent tasks send a hundred datagrams of 56 bytes per second."""
 
 _REPORT = struct.Struct(">32s16sQ")
 

@@ -34,10 +34,10 @@ from compactor.session_job import exit_code_of, run_job
 from compactor.sessions.bundle import BundleTaskRunner, begin_job
 
 TASKS_AT_ONCE = 4
-"""Of a session alone whose lake is on an object store: while one waits for answers, another one computes."""
+"""Tasks at a time of a session alone, on an object store: while one waits for answers, another one computes."""
 
 IDLE_SECONDS = 1.0
-"""Without a job, until a worker returns the memory that it keeps for the next one."""
+"""Time without a job after which a worker returns the memory that it keeps for the next one."""
 
 
 class _InThisProcess:

@@ -205,7 +205,7 @@ def _warnings_of(cluster: Cluster) -> tuple[str, ...]:
 
 
 LAKES_KEPT = 16
-"""Each caches a bounded part of its logs, so memory does not grow with the number of job runs."""
+"""Lakes in the cache. Each has a bounded part of its logs, so memory does not grow with the number of job runs."""
 
 
 class OpenLakes:

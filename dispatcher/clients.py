@@ -48,7 +48,7 @@ OPTIONS_FROM_ENVIRONMENT = (
     "state",
     "topic_arn",
 )
-"""Of all verbs but `dispatch`, which takes every option from a variable."""
+"""Options that all verbs but `dispatch` take from a variable, too. `dispatch` takes every option from one."""
 
 
 def variable_of(option: str) -> str:

@@ -26,7 +26,7 @@ SCRIPT = (
 arguments, so none of them is a word of the shell. The last line is counted: an alarm misses it."""
 
 DONE = '{ $.keeper = "done" }'
-"""Finds the last line."""
+"""The pattern of the last line."""
 
 
 def keeper_command(stage: Stage, lake_bucket: str) -> list[str]:

@@ -51,7 +51,7 @@ class Part:
 
     name       of the part, for display: `Spark job`
     role       the role's logical id
-    principal  the service that takes the role; None: people and programs of the account that may assume it
+    principals  the services that take the role; none: people and programs of the account that may assume it
     """
 
     name: str

@@ -15,7 +15,7 @@ from infra.stages import Stage
 from launcher.sizing.instance_types import BUILT_IN, PriceList, parse_price_list
 
 DOCUMENT_BYTES_MAX = 32_000
-"""ECS takes 64 KiB for a task definition, of which this document is in each of its containers."""
+"""Bytes of the document, at most: ECS takes 64 KiB for a task definition, of which it is in each container."""
 
 
 def price_document(stage: Stage) -> str:

@@ -20,7 +20,7 @@ from constructs import Construct
 from infra.stages import Stage
 
 LONG_POLL_SECONDS = 20
-"""The longest that SQS offers."""
+"""Time of a long poll, the longest that SQS offers."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class QueueWithDeadLetters(Construct):
 
 
 PAGE_FEED_MINUTES = 5
-"""The page looks by itself more often."""
+"""Minutes for which messages of the page's feed are kept: the page looks by itself more often."""
 
 
 class EventsTopic(Construct):

@@ -20,7 +20,7 @@ from infra.workflow import CONTAINER, WorkflowPlaces, WorkflowTimes, definition
 Container: TypeAlias = ecs.CfnTaskDefinition.ContainerDefinitionProperty
 
 LOOK_SECONDS = 10
-"""Between two looks at whether new dispatchers are healthy."""
+"""Interval between two looks at whether new dispatchers are healthy."""
 
 LIVE = "import sys, urllib.request as r; r.urlopen('http://127.0.0.1:' + sys.argv[1] + '/live', timeout=5)"
 """Fails unless the dispatcher's loops turn. One that only does not reach a service is not started anew: that fixes

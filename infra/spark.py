@@ -22,11 +22,11 @@ from infra.roles import create_role
 from infra.stages import Stage
 
 WORKER_VCPUS_PER_SESSION = 64
-"""Of an application's limit, for each session that runs at a time, drivers included."""
+"""vCPUs of an application's limit for each session that runs at a time, drivers included."""
 
 WORKER_GIB_PER_VCPU = 8
 CLUSTER_PORT, ACCESS_PORT = 8443, 9443
-"""By which EMR's service reaches the nodes of a private subnet, and they it."""
+"""Ports by which EMR's service reaches the nodes of a private subnet, and they it."""
 
 
 class Spark(Construct):

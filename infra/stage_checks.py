@@ -25,7 +25,7 @@ _ADDRESS = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 STATE_PREFIX = "state"
-"""Of the state, in its bucket. Beside it lie the archive and Spark's logs."""
+"""Prefix of the state in its bucket. Beside it lie the archive and Spark's logs."""
 
 MAY_BE_ZERO = {"nat_gateways", "workers", "ingests", "spot_share"}
 """Numbers of a stage that may be zero. Limits of zero are no limits: nothing could run."""
@@ -40,21 +40,21 @@ FARGATE_MIB = {
     16_384: range(32_768, 122_881, 8_192),
 }
 ABSENT_SERVICES = 8
-"""Where more are lacking, there is no such region."""
+"""Services that may be lacking: where more are, there is no such region."""
 
 FARGATE_STOP_SECONDS_MAX = 120
 LOG_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653)
-"""That CloudWatch takes."""
+"""Days of retention that CloudWatch takes."""
 
 KEEPER_MINUTES_MAX = 60
-"""The alarm of the keeper would be late otherwise."""
+"""Minutes between two runs of the keeper, at most: with more its alarm would be late."""
 
 EXECUTION_EVENTS_LIMIT = 25_000
 EVENTS_OF_A_RESTART = 40
-"""At most, of the workflow's history."""
+"""Events of a restart in the workflow's history, at most."""
 
 EVENTS_OF_A_LOOK = 9
-"""At least, whatever dispatchers do: of its wait, its request and its choice."""
+"""Events of a look, at least, whatever dispatchers do: of its wait, its request and its choice."""
 
 EXECUTION_DAYS_MAX = 90
 

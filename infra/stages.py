@@ -19,15 +19,15 @@ from compactor.model.wrong_input import meant
 from dispatcher.options.service_options import option_fields
 
 ANY_ACCOUNT = "any"
-"""Of a stage that is deployed to whichever account the credentials lead to."""
+"""The account of a stage that is deployed to whichever account the credentials lead to."""
 
 OF_DISPATCHER = "dispatcher."
-"""Begins the name of a setting that is an option of `lithify dispatch`."""
+"""The beginning of the name of a setting that is an option of `lithify dispatch`."""
 
 SPARKS = ("emr", "emr_serverless", "local")
 
 RELEASE: str = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["version"]
-"""Of this checkout."""
+"""The release of this checkout."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class Stage:
     dispatcher_cpu    of a dispatcher's task; 1024 is one vCPU
     dispatcher_memory_mib  of a dispatcher's task
     http_port         on which a dispatcher answers probes, inside its task
-    heartbeat_seconds after which a silent dispatcher is replaced
+    heartbeat_seconds  after which a silent dispatcher is replaced
     restart_seconds   between a dispatcher's end and the start of the next; no pause after a missed heartbeat
     drain_seconds     for a dispatcher's sessions to end when it is stopped
     stop_seconds      after which its task is killed

@@ -26,7 +26,7 @@ from infra.permissions import JsonObject
 
 CONTAINER = "dispatcher"
 _LAST = "$.last"
-"""Where a result goes that nobody reads: what a state was given stays."""
+"""The place of a result that nobody reads: what a state was given stays."""
 
 _FAILED_HEARTBEAT = ["States.HeartbeatTimeout", "States.Timeout"]
 _PATIENT = [{"ErrorEquals": ["States.ALL"], "IntervalSeconds": 2, "MaxAttempts": 6, "BackoffRate": 2}]

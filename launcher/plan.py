@@ -117,7 +117,7 @@ def _plan(
 
 
 BUNDLED_HASH_BUCKETS_MIN = 8
-"""For a bundled session, if its cluster has as many cores: enough for growth, and few files while it is small."""
+"""Least hash buckets of a bundled session, if its cluster has the cores: few files, and enough for growth."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class LargeSession:
 
 SmallPlanner = Callable[[SessionSpec, DeltaCatalog, Resources], SmallSession | LargeSession | NothingToDo]
 WorkerPlanner = Callable[[SessionSpec, DeltaCatalog, WorkerPool, int], SmallSession | LargeSession | NothingToDo]
-"""The last argument: the session's failures in a row."""
+"""Plans a session in a worker. The last argument: the session's failures in a row."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def plan_in_one_task(
 
 
 WORKER_HASH_BUCKETS_MIN = 2
-"""For a session in a worker: few files while it is small. A later session may rehash."""
+"""Least hash buckets of a session in a worker: few files while it is small. A later session may rehash."""
 
 
 def plan_in_worker(

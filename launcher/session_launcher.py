@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from compactor.catalog.tables import DeltaCatalog
 from compactor.log.durable_log import DurableLog
 from compactor.log_context import ProcessLog
-from compactor.model.errors import Conflict, Corrupt, ErrorKind, Invalid, Unavailable, kind_of
+from compactor.model.errors import Conflict, Corrupt, ErrorKind, Invalid, Unavailable, kind_of, reason_of
 from compactor.planning.bundle_plan import BundleBounds, BundlePlan, SmallSession, bundled, plan_bundle
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan, SessionSpec
@@ -371,8 +371,7 @@ class SessionLauncher:
             return Failed(attempt=task.attempt, error_kind=error.kind, reasons=error.reasons)
         except Exception as error:  # noqa: BLE001  (whatever it is, it is this session's alone)
             _log.error("session_broke", session_id=task.session_id, exc_info=error)
-            reason = f"{type(error).__name__}: {error}"
-            return Failed(attempt=task.attempt, error_kind=kind_of(error), reasons=(reason,))
+            return Failed(attempt=task.attempt, error_kind=kind_of(error), reasons=(reason_of(error),))
 
     def _settle_unplanned(self, planned: Sequence[tuple[SessionTask, _Planned]], control: Control) -> None:
         """Records sessions that end without an attempt, and those that could not be planned now."""

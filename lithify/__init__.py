@@ -16,41 +16,11 @@ from typing import TYPE_CHECKING
 import compactor
 
 if TYPE_CHECKING:
-    from compactor import (
-        Conflict,
-        Corrupt,
-        Delta,
-        DeltaCatalog,
-        Denied,
-        Fenced,
-        Invalid,
-        JobRunResult,
-        LithifyError,
-        Scan,
-        SessionResult,
-        Table,
-        Unavailable,
-        __version__,
-        compact,
-    )
+    from compactor import *  # noqa: F403
+    from compactor import __version__ as __version__
 
-__all__ = [
-    "Conflict",
-    "Corrupt",
-    "Delta",
-    "DeltaCatalog",
-    "Denied",
-    "Fenced",
-    "Invalid",
-    "JobRunResult",
-    "LithifyError",
-    "Scan",
-    "SessionResult",
-    "Table",
-    "Unavailable",
-    "__version__",
-    "compact",
-]
+__all__: list[str] = []
+__all__ += compactor.__all__
 
 
 def __getattr__(name: str) -> object:

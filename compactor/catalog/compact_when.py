@@ -19,7 +19,7 @@ from compactor.model.document import Document, SparseDocument
 from compactor.model.errors import Invalid
 
 SHORTEST_BOUND_SECONDS = 5
-"""What a session takes that has a Spark job of its own, and nothing to read."""
+"""The shortest bound: a session that has a Spark job of its own, and nothing to read, takes as long."""
 
 WINDOW_SECONDS_MAX = 7 * 24 * 3600
 

@@ -45,7 +45,7 @@ from compactor.tabular.remote_file import open_tail
 from compactor.tabular.same_file import checksum
 
 ROWS_PER_DELTA_FILE = 4_000_000
-"""The default of a compacted file: a hash task reads whole files."""
+"""Rows of a delta file, by default: those of a compacted file, since a hash task reads whole files."""
 
 ROWS_AT_ONCE = 65_536
 """Rows of a streamed source that are collected before they are written: 64 MiB of 1 KiB rows."""

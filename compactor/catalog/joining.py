@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 JOINED_BYTES_MAX = 4 * 1024**2
-"""Of the rows of an append, in memory, that is joined with others. A larger one is a delta by itself."""
+"""Bytes in memory of the largest append that is joined with others. A larger one is a delta by itself."""
 
 DELTA_BYTES_MAX = 64 * 1024**2
-"""Of the rows of a delta that others are joined in."""
+"""Bytes in memory of the rows of a delta that others are joined in."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ Uint32s = npt.NDArray[np.uint32]
 
 IDENTITY, BUCKET, TRUNCATE, HOUR = "identity", "bucket", "truncate", "hour"
 _OF_TIME: Mapping[str, str] = {"year": "Y", "month": "M", "day": "D", HOUR: "h"}
-"""NumPy's units."""
+"""NumPy's units of time, by the name of the transform."""
 
 _WRITTEN = re.compile(
     r"\s*(?P<name>[a-z]+)\s*(?:\[\s*(?P<width>\d+)\s*\])?"

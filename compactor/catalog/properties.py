@@ -34,10 +34,10 @@ if TYPE_CHECKING:  # what checks properties is loaded when some are set
 ROWS_PER_COMPACTED_FILE = 4_000_000
 
 BYTES_PER_COMPACTED_FILE = 512 * 1024 * 1024
-"""Where the table has no property: 4,000,000 rows of 134 bytes. Readers open few files, and a rewrite stays small."""
+"""The default of the property: 4,000,000 rows of 134 bytes. Readers open few files, and a rewrite stays small."""
 
 GRACE_SECONDS = 7 * 24 * 3600
-"""Longer than any attempt, and long enough to notice a wrong compaction and to read the table as it was before."""
+"""The default: longer than any attempt, and enough to notice a wrong compaction and read the table as it was before."""
 
 GRACE_SECONDS_MIN = 3_600
 """A shorter grace may delete files that a compaction or a writer is about to commit."""

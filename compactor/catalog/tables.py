@@ -172,7 +172,7 @@ class DeltaCatalog:
         if reasons:
             raise Invalid(*reasons)
         created = self._definition_log(table_id).append(decide)
-        return self._table(created.after.state or wanted)
+        return self._opened.table(created.after.state or wanted)
 
     def table(self, table_id: str) -> Table:
         """Raises `Invalid` if the lake has no such table, also if it was dropped."""
@@ -181,29 +181,30 @@ class DeltaCatalog:
             near = [each for each in self.tables() if each.casefold() == table_id.casefold()]
             what_to_do = f"did you mean {near[0]}? Ids are told apart by case" if near else "create it, or check its id"
             raise Invalid(f"there is no table {table_id} in {self.location.root_uri}: {what_to_do}")
-        return self._table(definition)
+        return self._opened.table(definition)
 
     def table_like(self, table_id: str, like: Table) -> Table:
         """The table, which must take the rows of another one. If it does not exist: an unsaved one, partitioned so."""
         if table_id == like.table_id:
             return like
-        return self._table(checked_for_rows_of(like.definition, self._definition(table_id) or _like(table_id, like)))
+        definition = self._definition(table_id) or _like(table_id, like)
+        return self._opened.table(checked_for_rows_of(like.definition, definition))
 
     def create_table_like(self, table_id: str, like: Table) -> Table:
         """The table, which must take the rows of another one; created if need be, with properties of that one."""
         known = self._known_definition(table_id)
         if known is not None:
-            return self._table(checked_for_rows_of(like.definition, known))
+            return self._opened.table(checked_for_rows_of(like.definition, known))
         wanted = _like(table_id, like)
 
         def decide(log_state: LogState[TableDefinition | None]) -> Sequence[TableAction]:
             if log_state.state is None:
                 return self._begin(wanted, None)
-            self._refuse_dropped(log_state.state)
+            _refuse_dropped(log_state.state)
             return []
 
         created = self._definition_log(table_id).append(decide)
-        return self._table(checked_for_rows_of(like.definition, created.after.state or wanted))
+        return self._opened.table(checked_for_rows_of(like.definition, created.after.state or wanted))
 
     def tables(self) -> list[str]:
         """The ids of all tables, in order, without dropped ones."""
@@ -237,13 +238,6 @@ class DeltaCatalog:
             drop_every_stream(self.store, wanted.table_id, self._clock)
         return wanted.as_actions()
 
-    def _refuse_dropped(self, definition: TableDefinition) -> None:
-        if definition.dropped_at_ms is not None:
-            raise Invalid(
-                f"table {definition.table_id} was dropped at {time_text(definition.dropped_at_ms)}: it takes and shows "
-                f"no rows, and `lithify gc --delete` deletes its data"
-            )
-
     def _refuse_copy(self, table_id: str, definition: TableDefinition) -> None:
         """A folder that was copied names files of the original: its rows would vanish with that table's."""
         if definition.table_id != table_id:
@@ -256,14 +250,11 @@ class DeltaCatalog:
     def _new_table(self, definition: TableDefinition) -> Table:
         return Table(self.store, definition, self._clock)
 
-    def _table(self, definition: TableDefinition) -> Table:
-        return self._opened.table(definition)
-
     def _definition(self, table_id: str) -> TableDefinition | None:
         definition = self.definition_even_dropped(table_id)
         if definition is not None:
             self._refuse_copy(table_id, definition)
-            self._refuse_dropped(definition)
+            _refuse_dropped(definition)
         return definition
 
     def _known_definition(self, table_id: str) -> TableDefinition | None:
@@ -340,7 +331,7 @@ class Table:
 
         def decide(log_state: LogState[TableDefinition | None]) -> Sequence[TableAction]:
             definition = log_state.state or self.definition
-            self._refuse_dropped(definition)
+            _refuse_dropped(definition)
             properties = definition.properties.changed(changes)
             actions = set_properties(definition, properties)
             if properties.publish and properties.publish != definition.properties.publish:
@@ -360,7 +351,7 @@ class Table:
         """Raises `Invalid` if the table is offline or dropped, by what was read of it at most so long ago."""
         if self._clock.monotonic_seconds() - self._defined_at_seconds >= known_seconds:
             self.refresh(definition_log(self._store, self.table_id, self._clock).load().state)
-        self._refuse_dropped(self.definition)
+        _refuse_dropped(self.definition)
         if self.properties.state is TableState.OFFLINE:
             raise Invalid(
                 f"table {self.table_id} is offline: it takes no deltas until "
@@ -371,12 +362,6 @@ class Table:
         """Takes over a definition that was just read. None: the destination does not exist yet."""
         self.definition = definition or self.definition
         self._defined_at_seconds = self._clock.monotonic_seconds()
-
-    def _refuse_dropped(self, definition: TableDefinition) -> None:
-        if definition.dropped_at_ms is not None:
-            raise Invalid(
-                f"table {self.table_id} was dropped at {time_text(definition.dropped_at_ms)}: it takes no deltas"
-            )
 
     # -- deltas
 
@@ -563,16 +548,12 @@ class Table:
         from compactor.catalog.table_appends import member_of
 
         wanted = member_of(LifecycleState, state, "lifecycle state")
-        appended = self.stream(partition).log.append(
-            lambda log_state: appending.create_stream_version(log_state.state, wanted)
-        )
+        appended = self.stream(partition).log.append(lambda at: appending.create_stream_version(at.state, wanted))
         return max(appended.after.state.sources)
 
     def release_stream_version(self, partition: PartitionValues, stream_version: int) -> None:
         """Make a version the active one; the active one before it is deprecated in the same entry."""
-        self.stream(partition).log.append(
-            lambda log_state: appending.release_stream_version(log_state.state, stream_version)
-        )
+        self.stream(partition).log.append(lambda at: appending.release_stream_version(at.state, stream_version))
 
     def deprecate_stream_version(
         self, partition: PartitionValues, stream_version: int, *, abandon_pending: bool = False
@@ -615,6 +596,14 @@ class Table:
                 f"partition {render_partition(stream.partition)[:100]}... of {self.table_id} needs keys of {needed} "
                 f"bytes, and below {stream.location.root_uri} they may have {room}: use shorter partition values"
             )
+
+
+def _refuse_dropped(definition: TableDefinition) -> None:
+    if definition.dropped_at_ms is not None:
+        raise Invalid(
+            f"table {definition.table_id} was dropped at {time_text(definition.dropped_at_ms)}: it takes no deltas and "
+            f"shows no rows, and `lithify gc --delete` deletes its data"
+        )
 
 
 def _like(table_id: str, table: Table) -> TableDefinition:

@@ -32,7 +32,7 @@ from compactor.model.names import PARTITION_STREAM_POSITION, ContentType, Operat
 from compactor.storage.location import StoreLocation
 
 OF_UPSERTS, OF_DELETES = "upserts", "deletes"
-"""Ends of the ids of the two deltas that a batch may be in a partition."""
+"""The endings of the ids of the two deltas that a batch may be in a partition."""
 
 _WHAT_TO_DO = (
     "nothing was appended: mend these changes or leave them out, and append the file again; or name a quarantine, "

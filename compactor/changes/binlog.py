@@ -40,7 +40,7 @@ _LAST_OF_ITS_TRANSACTION = (1 << 63) - 1
 
 
 _Texts = tuple[Sequence[bytes], Int64s, Int64s | None]
-"""Lines, and of each row its line and its place there; None: an event is of one row."""
+"""Lines, and the line and place there of each row; None: each event is of one row."""
 
 
 def changes_of_maxwell(body: bytes, columns: FeedColumns, source_name: str) -> ChangeBatch:
@@ -293,7 +293,7 @@ def _cast(values: pa.ChunkedArray, kind: pa.DataType, what: str) -> pa.ChunkedAr
 
 
 _MIDNIGHT = r" 00:00:00(\.0+)?$"
-"""Of a time that is a date."""
+"""The time of day of a time that is a date."""
 
 _KINDS: Mapping[str, pa.DataType] = {
     **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "integer", "bigint", "year"), pa.int64()),

@@ -15,7 +15,7 @@ Bools = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
 
 OR_DROPPED = "or name a column that the source has dropped in the feed's `without`"
-"""What to do of an update that lacks a column: its text cannot say whether that was dropped, or was not sent."""
+"""What to do about an update that lacks a column: its text cannot say whether the column was dropped, or not sent."""
 
 ROWS_SHOWN_MAX = 5
 REASONS_MAX = 20

@@ -17,7 +17,7 @@ from compactor.changes.change_batch import Int64s, Refusals
 from compactor.model.errors import Invalid
 
 FAILING_ROWS_MAX = 10_000
-"""With more of them a source is another one than it is said to be."""
+"""Failing rows with which a source is taken for another one than it is said to be."""
 
 _FAILS = (ValueError, ArithmeticError, Invalid)
 """Errors of values: `pa.ArrowInvalid`, `binascii.Error`, decimals that are too long; and what they were translated

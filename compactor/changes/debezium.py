@@ -54,10 +54,10 @@ _ADDED = re.compile(r"__(op|deleted|table|db|schema|ts_ms|ts_us|ts_ns)")
 
 _IMAGES = ("before", "after")
 _OF_NO_ROW = frozenset({"ddl", "tableChanges", "event_count"})
-"""Fields of events beside those of rows."""
+"""Fields of events that hold no row."""
 
 _WRAPPED = (b'{"schema"', b'{ "schema"')
-"""How a line begins that may have the schema around its event."""
+"""The beginning of a line that may have the schema around its event."""
 _NO_PAYLOAD = re.compile(rb'"payload"\s*:\s*null\}$')
 
 

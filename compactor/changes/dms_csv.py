@@ -20,7 +20,7 @@ from compactor.model.errors import Invalid
 from compactor.tabular.whole_numbers import has_great_floats, type_of_texts
 
 _NULL = "NULL"
-"""What DMS writes for null, without quotes (`CsvNullValue`)."""
+"""The text that DMS writes for null, without quotes (`CsvNullValue`)."""
 
 _WHERE = re.compile(r"^In CSV column #\d+: (Row #\d+: )?")
 

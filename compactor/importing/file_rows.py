@@ -26,7 +26,7 @@ FIELD_ID = b"PARQUET:field_id"
 """The key of a column's id in a file, as Arrow has it."""
 
 _NO_LONGER = "\0 dropped "
-"""Begins the names that dropped columns get: no column of a table is named so."""
+"""The beginning of the names that dropped columns get: no column of a table is named so."""
 
 ROWS_AT_ONCE = 1 << 20
 """Rows of a file that are counted at a time."""

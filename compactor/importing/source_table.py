@@ -12,7 +12,7 @@ from compactor.model.errors import Invalid, Unavailable
 from compactor.storage.location import StoreLocation
 
 METADATA_SUFFIX = ".metadata.json"
-"""Ends the names of metadata files of Apache Iceberg."""
+"""The ending of the names of metadata files of Apache Iceberg."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from compactor.storage.location import StoreLocation
 from compactor.tabular import TabularFile, read_batches
 
 FILES_PER_DELTA = 1_000
-"""Every reader of the log reads an entry whole."""
+"""Files of a delta at most: every reader of the log reads an entry whole."""
 
 _ID_BEGINS = "import-"
 

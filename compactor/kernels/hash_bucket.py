@@ -45,7 +45,7 @@ def group_by_bucket(
 
 _HASH_BUCKET_COUNT_END = 2**32
 _ONE_DIVISION_BELOW = 2**29
-"""Below this, a sum of five words, each times a remainder, fits 64 bits: one division a row instead of five."""
+"""Below this count a sum of five words, each times a remainder, fits 64 bits: one division a row instead of five."""
 
 
 @nb.njit(cache=True, nogil=True)

@@ -44,17 +44,17 @@ _log = ProcessLog()
 WHOLE_FORMAT = 1
 
 CHECKPOINT_ENTRIES = 32
-"""A checkpoint is written at every multiple. A reader without a cached state reads at most so many entries after it."""
+"""Entries between two checkpoints. A reader without a cached state reads at most so many entries after one."""
 
 KEPT_BYTES_RATIO = 6
-"""All kept checkpoints together, with their pieces, against the newest one."""
+"""Bytes of all kept checkpoints together, with their pieces, for each byte of the newest one."""
 
 KEPT_BYTES_MIN = 4_000_000
-"""That they may have in any case: those of two weeks of deltas that retire after one have about so many."""
+"""Bytes that they may have in any case: those of two weeks of deltas that retire after one have about so many."""
 
 SMALL_ROWS = 512
 MERGED_ENTRIES = 16 * CHECKPOINT_ENTRIES
-"""At its multiples small pieces are merged: checkpoints there share pieces with later ones, and are kept for long."""
+"""Small pieces are merged at its multiples: checkpoints there share pieces with later ones, and are kept for long."""
 
 MERGES = ((SMALL_ROWS * 3 // 4, 16, MERGED_ENTRIES), (8 * SMALL_ROWS * 3 // 4, 16, 8 * MERGED_ENTRIES))
 """(rows, pieces, entries): when so many of a series' last pieces have fewer rows each, and at multiples of this entry
@@ -203,6 +203,7 @@ class CheckpointFolder(Generic[StateT]):
         """`every`: entries between two checkpoints."""
         self._store = store
         self._folder = folder
+        self._hint_key = HintObject(folder).key
         self._log_name = log_name
         self._form = form
         self._clock = clock
@@ -391,11 +392,7 @@ class CheckpointFolder(Generic[StateT]):
             _log.warning("checkpoint_unreadable", log=self._folder, checkpoint=hinted, reason=str(error))
             before, pieces = None, writer.pieces(described, ())
         head = CheckpointHead(
-            log=self._log_name,
-            entry_number=number,
-            at_ms=log_state.at_ms,
-            state=described.state,
-            pieces=pieces,
+            log=self._log_name, entry_number=number, at_ms=log_state.at_ms, state=described.state, pieces=pieces
         )
         head, unneeded = _with_earlier(head, *before) if before else (head, [])
         body = head.render()
@@ -414,10 +411,6 @@ class CheckpointFolder(Generic[StateT]):
 
     def _write_hint(self, entry_number: int) -> None:
         self._store.overwrite(self._hint_key, _Hint(entry_number=entry_number).render())
-
-    @property
-    def _hint_key(self) -> str:
-        return HintObject(self._folder).key
 
     # -- garbage
 
@@ -602,9 +595,5 @@ def parse_rows(body: bytes) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    return pq.ParquetFile(pa.BufferReader(body), page_checksum_verification=True).read(
-        use_threads=len(body) > _BYTES_FOR_THREADS
-    )
-
-
-_BYTES_FOR_THREADS = 1024 * 1024
+    parquet = pq.ParquetFile(pa.BufferReader(body), page_checksum_verification=True)
+    return parquet.read(use_threads=len(body) > 1024 * 1024)

@@ -45,7 +45,7 @@ ENTRIES_AT_ONCE = 16
 """Entries that are read at the same time, since each read from an object store has a latency."""
 
 LISTED_MAX = 1_000
-"""Objects of one page of a listing. Of a log with more, the checkpoint is read first, and then what comes after it."""
+"""Objects in one page of a listing. Of a log with more, the checkpoint is read first, and then what comes after it."""
 
 NUMBER_DIGITS = 20
 

@@ -53,7 +53,21 @@ class _Form(Generic[StateT]):
 
     @cached_property
     def _shape(self) -> str:
-        return hashlib.sha256(to_json(self._adapter.json_schema(mode="serialization"))).hexdigest()
+        schema = _without_descriptions(self._adapter.json_schema(mode="serialization"))
+        return hashlib.sha256(to_json(schema)).hexdigest()
+
+
+def _without_descriptions(schema: object) -> object:
+    """They are docstrings: a state whose docstring is another one has the same fields."""
+    if isinstance(schema, list):
+        return [_without_descriptions(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: _without_descriptions(each)
+        for name, each in schema.items()
+        if name != "description" or not isinstance(each, str)
+    }
 
 
 def _plain(value: object) -> object:

@@ -127,16 +127,16 @@ REQUESTS_AT_ONCE = 32
 """Requests that wait for answers together: a client of S3 keeps so many connections."""
 
 NAMES_FIRST = 100
-"""Of fewer old files the names are looked at before the log: nothing is read for files that are not Lithify's."""
+"""Old files up to which their names are looked at before the log: nothing is read for files that are not Lithify's."""
 
 ENTRIES_TO_A_CHECKPOINT = 32
-"""After the retention's begin, that are read so that the snapshot there is not folded from an earlier checkpoint."""
+"""Entries after the retention's begin that are read, to fold the snapshot there from no earlier checkpoint."""
 
 IDS_AHEAD_MS = 86_400_000
-"""By which an append id may be ahead of this clock, and is still taken for one that begins with a time."""
+"""Time by which an append id may be ahead of this clock, and is still taken for one that begins with a time."""
 
 CLOCKS_DIFFER_MS = 3_600_000
-"""By which two times of one store, or of a writer and the store, may differ. Generous: it costs the entries of so
+"""Time by which two clocks of one store, or of a writer and the store, may differ. Generous: it costs the entries of so
 long."""
 
 

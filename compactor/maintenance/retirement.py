@@ -34,13 +34,13 @@ from compactor.model.clock import Clock
 from compactor.storage.object_store import ObjectStore
 
 RETENTION_SECONDS = GRACE_SECONDS
-"""Where a table sets no other."""
+"""The retention of a table that sets no other."""
 
 _ENTRIES_BACK = 8
 """Entries that are looked through for the last delta before a time."""
 
 _TRIES = 3
-"""Looks at the registered compactions, while others register."""
+"""Looks at the registered compactions, at most, while others register."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ FLAT_TYPE_IDS = frozenset(
         *(pa.date32(), pa.date64(), pa.time32("s"), pa.time64("us"), pa.timestamp("s"), pa.duration("s")),
     )
 )
-"""Of types that are neither encoded nor nested nor views: most columns, and small files have little else to decide."""
+"""Types that are neither encoded nor nested nor views: most columns, and small files have little else to decide."""
 
 _LARGE_OF_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 

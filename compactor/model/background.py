@@ -24,7 +24,7 @@ IDLE_MAX = 64
 _Calls = SimpleQueue[tuple[Future[Any], Callable[[], Any]]]
 
 _idle: deque[_Calls] = deque()
-"""Of each thread that waits, its queue."""
+"""The queues of the threads that wait, one each."""
 
 os.register_at_fork(after_in_child=_idle.clear)  # threads do not survive a fork
 

@@ -147,6 +147,11 @@ def kind_of(error: BaseException) -> ErrorKind:
     return error.kind if isinstance(error, LithifyError) else ErrorKind.BUG
 
 
+def reason_of(error: BaseException) -> str:
+    """The sentence to record: of an exception that is not a `LithifyError`, with its name."""
+    return str(error) if isinstance(error, LithifyError) else f"{type(error).__name__}: {error}"
+
+
 # Exit codes of the processes. From the Spark job's the launcher decides what to do next.
 
 EXIT_FAILED = 1

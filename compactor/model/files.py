@@ -65,7 +65,7 @@ class DataFile(Document):
 
 
 FILE_NUMBER_BYTES, ROW_INDEX_BYTES = 4, 8
-"""Of a pointer that is not packed."""
+"""Bytes of a pointer that is not packed."""
 
 
 class PointerWidths(Document):

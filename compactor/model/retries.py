@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tenacity import RetryCallState
 
 DOUBLINGS_MAX = 30
-"""A pause of a millisecond that doubles 30 times is twelve days."""
+"""Doublings of a pause, at most: a pause of a millisecond that doubles 30 times is twelve days."""
 
 AnswerT = TypeVar("AnswerT")
 

@@ -30,21 +30,21 @@ UPSOLVER_QUIET_SECONDS = 2 * 86_400
 UPSOLVER_OLD_SECONDS = 35 * 86_400
 
 SIZE_RATIO = 3.0
-"""Where a policy names none."""
+"""The size ratio of a policy that names none."""
 
 _MS_PER_DAY = 86_400_000
 
 READER_SECONDS_PER_FILE = 0.03
-"""Of a reader that opens one more file on S3."""
+"""Seconds of a reader that opens one more file on S3."""
 
 READER_SECONDS_PER_BYTE = 1e-8
-"""Of a reader that reads 100 MB in a second."""
+"""Seconds of a reader that reads 100 MB in a second."""
 
 READER_SECONDS_PER_ROW = 1e-7
-"""Of a reader that compares a row with those of the same key, or passes a dead one over."""
+"""Seconds of a reader that compares a row with those of the same key, or passes a dead one over."""
 
 USD_MIN = 1e-6
-"""A job run that launches nothing is ranked as if it cost so little."""
+"""Least dollars by which a job run is ranked: one that launches nothing costs less."""
 
 
 @dataclass(frozen=True)

@@ -58,13 +58,13 @@ WORKER_START_BYTES = 256 * MIB
 
 WORKER_BYTES_MIN = 512 * MIB
 WORKER_BYTES_MAX = 2 * GIB
-"""Of one worker by default: what is larger has enough to do for a Spark."""
+"""Memory of one worker, at most, by default: a larger session has enough to do for a Spark."""
 
 WORKERS_MEMORY_SHARE = 0.25
 """Share of a service's memory for its workers, if Spark runs on this machine, too."""
 
 WORKERS_ALONE_MEMORY_SHARE = 0.5
-"""The same, if it runs elsewhere. The rest is for the dispatcher."""
+"""Share of a service's memory for its workers, if Spark runs elsewhere. The rest is for the dispatcher."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ ENOUGH = 8
 """Least sessions whose spread says more than the flat buffer."""
 
 PULL = 2.0
-"""Sessions after which fewer than enough count half."""
+"""Number of sessions, below enough, at which they count half."""
 
 SPREAD_MIN = 0.02
 """Least standard deviation of the factors' logarithms: sessions that happen to be alike promise nothing."""
@@ -41,7 +41,7 @@ TAIL = 1.25
 """The bound is at least so many times as far from the median as the greatest factor, by logarithms."""
 
 FACTOR_MIN, FACTOR_MAX = 1 / 8, 8.0
-"""Factors beyond are of an accident, or of a clock, and count as these."""
+"""The least and the greatest factor that is counted: those beyond are of an accident, or of a clock."""
 
 FIRST_RUN_LOW, FIRST_RUN_HIGH = 0.5, 2.0
 """The band of a first session: the figures of the benchmark's machine are halved or doubled by others."""

@@ -55,13 +55,13 @@ class SessionInput:
     streams: SessionStreams
 
     schemas: tuple[pa.Schema, ...]
-    """Of the pending files, in their order."""
+    """The schemas of the pending files, in their order."""
 
     schema: pa.Schema
-    """Of compacted rows, extended by the pending files."""
+    """The schema of compacted rows, extended by the pending files."""
 
     plan_id: str | None = None
-    """Of the session's plan in the stream's log; None: it has written none."""
+    """The id of the session's plan in the stream's log; None: it has written none."""
 
     @property
     def key_columns(self) -> tuple[str, ...]:

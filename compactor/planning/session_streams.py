@@ -127,7 +127,7 @@ class SessionStreams:
     """A table that does not exist yet has the definition with which it is created."""
 
     snapshot: StreamSnapshot
-    """Of the destination."""
+    """The snapshot of the destination."""
 
     compacted: CompactedStream | None
     """The part of the destination that the session continues; None: it begins a new stream version."""

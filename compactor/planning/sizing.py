@@ -123,8 +123,7 @@ class SessionSize:
                              round may rewrite the output of an earlier round of the session
     lake_is_remote           the lake is on S3
     corrections              by step: seconds of the table's own rounds / those of the benchmark
-    merged_files             small compacted files that the first round merges into fewer
-    merged_rows              their rows
+    merged_files, merged_rows  small compacted files that the first round merges into fewer, and their rows
     undivided_rows           most rows of a delta file that one task has to read: a row group or an uncut file; 0: any
     uncut_files              large delta files that are read by one task each
     held_row_group_bytes     stored bytes of the largest row group that one task holds at once; 0: not known
@@ -254,10 +253,8 @@ def size_session(
     requested_rows_per_round: int | None,
     share_of_memory: float = 1.0,
 ) -> Sizing:
-    """Raises `Invalid`, with both figures, if the index does not fit the memory with the requested bucket count.
-
-    share_of_memory  of a task's memory that the plan takes: less for a session that ran out of memory
-    """
+    """`share_of_memory`: of a task's memory that the plan takes; less for a session that ran out of memory. Raises
+    `Invalid`, with both figures, if the index does not fit the memory with the requested bucket count."""
     resources = resources.with_memory_share(share_of_memory)
     hash_bucket_count, why = _choose_hash_bucket_count(size, resources, requested_hash_bucket_count)
     rows_fit = rows_in_memory(resources.task_memory_bytes, hash_bucket_count, size.sort_values_bytes)
@@ -278,7 +275,6 @@ class Sizing:
     hash_bucket_count: int
     why_so_many: str
     rows_fit: int
-
     bounds: dict[str, int]
     """The most delta rows of a round, by limit."""
 
@@ -452,8 +448,7 @@ def _index_does_not_fit(size: SessionSize, resources: Resources, hash_bucket_cou
 def count_rounds(size: SessionSize, max_rows_per_round: int, max_files_per_round: int | None) -> int:
     """The rounds that `split_into_rounds` will make of the delta files, at least one.
 
-    Worked: 3 files of 500 rows, and at most 800 rows a round: 3, since files are not cut.
-    """
+    Worked: 3 files of 500 rows, and at most 800 rows a round: 3, since files are not cut."""
     ends, files_max = size.rows_up_to_file, max_files_per_round or size.delta_files
     if not ends or (ends[-1] <= max_rows_per_round and len(ends) <= files_max):
         return max(-(-size.delta_rows // max_rows_per_round), -(-size.delta_files // max(files_max, 1)))
@@ -470,8 +465,7 @@ def scratch_of_a_round(size: SessionSize, resources: Resources) -> int | None:
     """Scratch bytes for the rows of one round; None: not known.
 
     A round may rewrite every compacted file, so that the index of each of their rows is shuffled: space for that is
-    reserved, at most half of all. Worked: of 2 GiB 1.61 GB; with 64 million rows in the end, 1.35 GB.
-    """
+    reserved, at most half of all. Worked: of 2 GiB 1.61 GB; with 64 million rows in the end, 1.35 GB."""
     if resources.scratch_bytes is None:
         return None
     budget = int(resources.scratch_bytes * SCRATCH_SHARE)
@@ -487,17 +481,13 @@ def _bounds(
     size: SessionSize, resources: Resources, rows_fit: int, requested_rows_per_round: int | None
 ) -> dict[str, int]:
     """The most delta rows of a round, by limit; each at least one."""
-    if not size.has_key:
+    if size.has_key:
+        # If not all rows fit, a round does not absorb the index, and reads at most as many of its rows as arrive.
+        all_fit = size.index_rows + size.delta_rows <= rows_fit
+        room = rows_fit - size.index_rows
+        bounds = {"memory": room if all_fit else min(room, rows_fit // 2)}
+    else:
         bounds = {"row numbers": ROWS_PER_ROUND_WITHOUT_KEY}
-        if (without_key := scratch_of_a_round(size, resources)) is not None:
-            bounds["scratch"] = without_key // ROW_INDEX_BYTES
-        if requested_rows_per_round is not None:
-            bounds["asked for"] = requested_rows_per_round
-        return {name: max(rows, 1) for name, rows in bounds.items()}
-    # If not all rows fit, a round does not absorb the index, and reads at most as many of its rows as arrive.
-    all_fit = size.index_rows + size.delta_rows <= rows_fit
-    room = rows_fit - size.index_rows
-    bounds = {"memory": room if all_fit else min(room, rows_fit // 2)}
     scratch = scratch_of_a_round(size, resources)
     if scratch is not None:
         bounds["scratch"] = _rows_that_scratch_holds(size, scratch)
@@ -508,6 +498,8 @@ def _bounds(
 
 def _rows_that_scratch_holds(size: SessionSize, budget: int) -> int:
     """All, if they fit with the index rows that they may absorb; else later rounds absorb an index."""
+    if not size.has_key:
+        return budget // ROW_INDEX_BYTES
     width = size.sort_values_bytes
     absorbed = min(ABSORBED_ROWS_PER_ROW * size.delta_rows, size.index_rows)
     if scratch_bytes(size.delta_rows, absorbed, width) <= budget:
@@ -522,9 +514,8 @@ def work_of(size: SessionSize, rounds: int, hash_bucket_count: int | None = None
     Worked: 2 rounds of 500,000 rows over 4,000,000 rows of which the deltas touch all: each round rewrites 4,000,000
     rows, and the second one also the touched ones of the first one's 500,000.
 
-    hash_bucket_count  to which the index is rehashed, if it has another; None: it keeps its own, or if nothing but a
-                       rehash is asked for, to any other
-    """
+    `hash_bucket_count`: to which the index is rehashed, if it has another; None: it keeps its own, or if nothing but a
+    rehash is asked for, to any other."""
     is_rehashed = hash_bucket_count not in (None, size.inherited_hash_bucket_count)
     if size.only_rehash:
         moved = size.index_rows if is_rehashed or hash_bucket_count is None else 0

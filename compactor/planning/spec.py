@@ -110,7 +110,7 @@ class SessionSpec(Document):
 class KnownSchema(Document):
     """The columns of all files with this content type and fingerprint.
 
-    schema  as text (`render_schema`)
+    schema_text  as `render_schema` gives it
     """
 
     content_type: ContentType

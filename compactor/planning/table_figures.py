@@ -52,7 +52,7 @@ def _figures(table: Table, stream: PartitionStream, limits: MergeLimits) -> Stre
 
 
 def _added_at_ms(source: PartitionStream, delta: DeltaAdded, newest_entry: int) -> int | None:
-    """The time of the entry that added a delta which does not have its own, as earlier releases wrote it. By binary
+    """The time of the entry that added a delta whose writer did not record one, as FORMAT.md allows. By binary
     search: positions grow with entry numbers."""
     first, last = 1, newest_entry
     while first <= last:

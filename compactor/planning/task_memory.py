@@ -46,7 +46,7 @@ class MemoryPart:
 
 
 AHEAD = MemoryPart(1 / 16, 64 * 1024**2)
-"""What a task has asked of an object store, or received, before it needs it: 256 MiB give 16 MiB, 1 GiB gives 64."""
+"""Bytes asked of an object store, or received, before a task needs them: 256 MiB give 16 MiB, 1 GiB gives 64."""
 
 KEPT_INDEX = MemoryPart(1 / 16, 256 * 1024**2)
 """Pages of a remote index that dedupe has read, kept until the new run is written: 256 MiB give 16 MiB, which hold the
@@ -62,7 +62,7 @@ BYTES_PER_TASK = 4 * 1024**3
 cut is a task of its own."""
 
 ROWS_PER_SMALL_FILE = 250_000
-"""To use all cores, a round may write files smaller than requested, but not smaller than this many rows."""
+"""Least rows of a file: to use all cores, a round may write files smaller than requested, but not smaller than this."""
 
 ROWS_PER_CUT = 250_000
 """Rows of a large file for a task of their own, at least: each reads the file's footer again."""

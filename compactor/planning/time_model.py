@@ -22,10 +22,10 @@ from dataclasses import dataclass, fields, replace
 from math import inf
 
 SLA_BUFFER = 1.1
-"""The expected SLA is the predicted time and 10 % (Flash Compactor paper, "SLA Adherence")."""
+"""Factor of the expected SLA: it is the predicted time and 10 % (Flash Compactor paper, "SLA Adherence")."""
 
 SLA_BUFFER_SECONDS_MIN = 0.5
-"""At least half a second: a tenth of a short session is less than the noise of its machine."""
+"""Least buffer of an expected SLA: a tenth of a short session is less than the noise of its machine."""
 
 
 def with_buffer(seconds: float) -> float:

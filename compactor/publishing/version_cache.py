@@ -8,8 +8,8 @@ from typing import Generic, Protocol, TypeVar
 from compactor.model.clock import Clock
 
 CACHED_SECONDS_MAX = 1_800
-"""For which a publisher may continue from a version. After a grace period, of an hour or more, garbage collection may
-have deleted the versions that others published meanwhile: then their numbers seem free."""
+"""Time for which a publisher may continue from a version. After a grace period, of an hour or more, garbage collection
+may have deleted the versions that others published meanwhile: then their numbers seem free."""
 
 
 class _Versioned(Protocol):

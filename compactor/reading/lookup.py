@@ -31,7 +31,7 @@ from compactor.storage.ranges import Span
 from compactor.tabular import TabularFile, begin_ends, read_row, written_here
 
 LIKELY_FILES_MAX = 4
-"""Footers on an object store that are asked for while the index is searched."""
+"""Footers on an object store that are asked for while the index is searched, at most."""
 
 KeyValue: TypeAlias = object
 """A Python value that Arrow can convert to the key column's type: int, str, Decimal, datetime, bytes, None, ..."""

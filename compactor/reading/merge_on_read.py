@@ -42,7 +42,7 @@ from compactor.storage.object_store import ObjectStore
 _NAME = "merge-on-read"
 _NO_BOUND = 1 << 62
 _HASH_BUCKET_COUNT = 8
-"""For streams without an index: their rows are hashed and sorted in so many parts."""
+"""Parts in which the rows of a stream without an index are hashed and sorted."""
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from typing import TypeAlias
 import pyarrow as pa
 
 STEP_BYTES = 16 * 1024 * 1024
-"""Decoded by a thread before it looks for the part that is most urgent."""
+"""Bytes that a thread decodes before it looks for the part that is most urgent."""
 
 BYTES_MAX_PER_THREAD = 4 * STEP_BYTES
-"""Decoded and not taken: enough for a consumer that takes a part at a time."""
+"""Bytes that are decoded and not taken, at most: enough for a consumer that takes a part at a time."""
 
 OPEN_PARTS_PER_THREAD = 16
-"""Parts that are begun and not taken, however small: each may hold an open file."""
+"""Parts that are begun and not taken, however small, at most: each may hold an open file."""
 
 Batches: TypeAlias = Generator[pa.RecordBatch, None, None]
 

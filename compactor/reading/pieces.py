@@ -32,7 +32,7 @@ from compactor.storage.opening import range_reader
 from compactor.tabular import SharedParquet, TabularFile, begin_soon, check_row_count, read_batches, written_here
 
 PIECE_BYTES = 4 * 1024 * 1024
-"""Smaller row groups of a file that follow each other are one piece."""
+"""Bytes of a piece: smaller row groups of a file that follow each other are one."""
 
 PIECES_AHEAD = 16
 """Remote pieces that are requested before they are read, as far as there is room."""

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from compactor.reading.merge_on_read import MergedStream
 
 THREADED_BYTES_MIN = 1024 * 1024
-"""Smaller local files are read by the consumer's thread: others would start for longer than they decode."""
+"""Bytes of a local file from which on threads read it: smaller ones are decoded before a thread has started."""
 
 STREAMS_SAMPLED = 16
 """Partitions of which one must be compacted, for a filter to exclude others by their values."""

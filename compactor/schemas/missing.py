@@ -13,7 +13,7 @@ NAMED_MAX = 10
 """Columns that a sentence names."""
 
 _NEAR_NAMES_MAX = 200
-"""Among more names a similar one is not looked for: each comparison costs the length of the names."""
+"""Names among which a similar one is looked for, at most: each comparison costs the length of the names."""
 
 
 def missing_fields(held: Iterable[pa.Field], wanted: Iterable[pa.Field], within: str = "") -> Iterator[str]:

@@ -9,8 +9,8 @@ import pyarrow as pa
 from compactor.model.errors import Invalid
 
 NESTING_MAX = 40
-"""Lists, maps and structs inside each other, a map being a list of structs. Arrow IPC reads 63 levels, Parquet 98, of
-which a list takes two."""
+"""Most lists, maps and structs inside each other, a map being a list of structs. Arrow IPC reads 63 levels, Parquet 98,
+of which a list takes two."""
 
 
 def refuse_deep_nesting(name: str, schema: pa.Schema) -> None:

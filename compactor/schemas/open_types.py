@@ -36,7 +36,7 @@ _DECIMAL_DIGITS_MAX = 38
 
 _FIELD_ID = b"PARQUET:field_id"
 _FIELD_IDS = 2**31 - 1 - 200
-"""Iceberg reserves the 200 greatest ids of 31 bits."""
+"""Field ids that a column may have: Iceberg reserves the 200 greatest ones of 31 bits."""
 
 _NOT_FOR_DELTA = frozenset(" ,;{}()\n\t=")
 """Characters that Delta Lake refuses in names of columns."""

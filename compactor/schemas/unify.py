@@ -302,7 +302,7 @@ def _text_for_nanoseconds(kind: pa.DataType) -> pa.DataType:
 
 
 FINGERPRINT_CHARACTERS = 32
-"""128 bits: no two schemas of one lake share them by chance."""
+"""Characters of a fingerprint, 128 bits: no two schemas of one lake share them by chance."""
 
 
 def render_schema(schema: pa.Schema) -> str:

@@ -27,7 +27,7 @@ from compactor.log_context import ProcessLog
 from compactor.model.background import BackgroundLoop, SharedLoop
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.document import Document
-from compactor.model.errors import ErrorKind, Fenced, LithifyError, kind_of
+from compactor.model.errors import ErrorKind, Fenced, LithifyError, kind_of, reason_of
 from compactor.planning.bundle_plan import BundleMember, BundlePlan
 from compactor.sessions.keys import BundleFolder, SessionFolder
 from compactor.sessions.session_journal import POLL_SECONDS, HeartbeatListener, SessionJournal
@@ -201,7 +201,7 @@ class _BundleHeartbeat:
         try:
             self._state.overwrite(self._key, self._beat.render())
         except Exception as error:  # noqa: BLE001  (a hint: the next one makes up for it, and the facts are in the logs)
-            _log.warning("heartbeat_not_written", reason=f"{type(error).__name__}: {error}")
+            _log.warning("heartbeat_not_written", reason=reason_of(error))
 
 
 def _journal(member: BundleMember, state: ObjectStore, clock: Clock, on_heartbeat: HeartbeatListener) -> SessionJournal:

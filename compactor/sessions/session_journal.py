@@ -16,7 +16,7 @@ from compactor.log.durable_log import DurableLog, LogState
 from compactor.log_context import ProcessLog, operator_log
 from compactor.model.background import BackgroundLoop, SharedLoop, SharedWork, soon
 from compactor.model.clock import Clock
-from compactor.model.errors import ErrorKind, Fenced, LithifyError
+from compactor.model.errors import ErrorKind, Fenced, LithifyError, reason_of
 from compactor.planning.session_streams import Commit
 from compactor.planning.spec import SessionResult
 from compactor.sessions.keys import SessionFolder
@@ -266,7 +266,7 @@ class SessionJournal:
             if more_rows or done != self._beat.tasks_done:
                 self._move(tasks_done=done, rows_in_tasks=rows)
         except Exception as error:  # noqa: BLE001  (a watcher would take silence for a stall)
-            _log.warning("heartbeat_failed", reason=f"{type(error).__name__}: {error}")
+            _log.warning("heartbeat_failed", reason=reason_of(error))
         if self._clock.monotonic_seconds() >= self._write_due_seconds:
             self._write_heartbeat()
 
@@ -279,7 +279,7 @@ class SessionJournal:
             self._written = beat
             self._write_due_seconds = self._clock.monotonic_seconds() + WRITE_SECONDS
         except Exception as error:  # noqa: BLE001  (a hint: the next one makes up for it, and the facts are in the log)
-            _log.warning("heartbeat_not_written", reason=f"{type(error).__name__}: {error}")
+            _log.warning("heartbeat_not_written", reason=reason_of(error))
 
 
 def _none() -> int:

@@ -324,7 +324,7 @@ def _reading(source: SourceFile) -> AbstractContextManager[None]:
 
 
 _VECTORS_AT_ONCE = 8
-"""Vectors are small: writing one is mostly waiting for the disk or the store."""
+"""Vectors that are written side by side: writing a small one is mostly waiting for the disk or the store."""
 
 
 def mark_dead(

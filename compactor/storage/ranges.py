@@ -26,7 +26,7 @@ JOIN_GAP_BYTES = 128 * 1024
 """Ranges closer than this are read by one request: these bytes cost less than a second request."""
 
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
-"""Longer ranges are cut: one connection may give 100 MB/s or less."""
+"""Bytes of one request, at most: longer ranges are cut, since one connection may give 100 MB/s or less."""
 
 CONNECTIONS_MAX = 32
 """Requests of one process that are answered at the same time."""

@@ -131,9 +131,8 @@ class Source:
 class TabularFormat(Protocol):
     """One format. It raises PyArrow's errors; `files` translates them.
 
-    columns  the top-level columns to read, in the order to return; those that the file lacks are left out. None: all
-    schema   the column types of text, which has none itself; other formats but ORC ignore it
-    """
+    `columns`: the top-level columns to read, in the order to return; those that the file lacks are left out. None: all.
+    `schema`: the column types of text, which has none itself; other formats but ORC ignore it."""
 
     def read_schema(self, source: Source, schema: pa.Schema | None) -> pa.Schema: ...
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from compactor.model.errors import Invalid
 
 DEPTH_MAX = 100
-"""Of objects and arrays, the line's own object included. Columns that are appended may be less deep
+"""Most objects and arrays inside each other, the line's own object included. Columns that are appended may be less deep
 (`schemas/nesting.py`)."""
 
 _QUOTE, _BACKSLASH, _NEWLINE = b'"\\\n'

@@ -24,10 +24,10 @@ from compactor.storage.location import StoreLocation
 from compactor.tabular.filesystems import local_path
 
 BUFFER_BYTES = 64 * 1024
-"""Smaller writes are collected: the writers of formats write each header and each padding by itself."""
+"""Bytes that are collected before they are written: writers of formats write each header and padding by itself."""
 
 FLUSH_BYTES = 8 * 1024 * 1024
-"""After so many bytes of a local file their write-back begins."""
+"""Bytes of a local file after which their write-back begins."""
 
 _SYNC_FILE_RANGE_WRITE = 2
 

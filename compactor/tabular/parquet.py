@@ -39,10 +39,10 @@ BATCH_BYTES = 16 * 1024 * 1024
 
 _MAGIC_BYTES = 4
 _TAIL_BYTES = 8
-"""After the footer: its length, and Parquet's magic bytes."""
+"""Bytes after the footer: its length, and Parquet's magic bytes."""
 
 _SAMPLE_ROWS = 4_096
-"""Of which it is judged which columns repeat their values."""
+"""Rows by which it is judged which columns repeat their values."""
 
 BATCH_ROWS_MAX = 128 * 1024
 BATCH_ROWS_MIN = 256

@@ -36,7 +36,7 @@ TEXT_PIECE_BYTES = 64 * 1024 * 1024
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _MARKS = (_GZIP_MAGIC, b"\xef\xbb\xbf")
-"""What has a meaning at the beginning of a text: gzip's and UTF-8's byte order mark."""
+"""Bytes that have a meaning at the beginning of a text: gzip's, and UTF-8's byte order mark."""
 
 
 @contextmanager

@@ -39,7 +39,7 @@ ATTRIBUTES_MAX = 10
 BATCH_MAX = 10
 """SQS's own limit for the messages of a request."""
 BATCHES_AT_ONCE = 8
-"""boto3's client has ten connections."""
+"""Requests that are sent side by side: boto3's client has ten connections."""
 DELAY_SECONDS_MAX = 900
 REASONS_BYTES_MIN = 200
 """Bytes that the other attributes leave for the reasons."""

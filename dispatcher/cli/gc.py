@@ -36,7 +36,7 @@ _log = ProcessLog()
 _SECONDS_PER_HOUR = 3600
 _FILES_SHOWN_MAX = 20
 _SECONDS_BETWEEN_LINES = 60.0
-"""Between two lines of the log about a run that is not watched in a terminal."""
+"""Interval between two lines of the log about a run that is not watched in a terminal."""
 
 
 _COLUMNS = (

@@ -25,7 +25,7 @@ from dispatcher.records.liveness import INGEST_SILENT_SECONDS, LivenessSignal
 _log = ProcessLog()
 
 AWAY_SECONDS = 5.0
-"""After the queue or the lake did not answer, until it is asked again."""
+"""Pause after the queue or the lake did not answer."""
 
 
 def ingest(

@@ -58,11 +58,11 @@ from launcher.sizing.cluster_choice import ClusterLimits
 _log = ProcessLog()
 
 METRICS_SECONDS = 60.0
-"""Between two lines of metrics: CloudWatch has one value a minute."""
+"""Interval between two lines of metrics: CloudWatch has one value a minute."""
 
 LOOKS_MISSED_MAX = 10
 ENTRIES_PER_DECISION = 8
-"""More than a decision has: what is older than so many times those that are shown is not read."""
+"""Entries that are read for each decision that is shown: more than it has."""
 
 _DAY_MS = 86_400_000
 

@@ -65,8 +65,8 @@ DefaultPolicyOption = Annotated[
     str | None,
     typer.Option(
         "--default-policy",
-        help="Of tables without `compact_when`: JSON, or a preset. Left out: they are left alone. Tables without "
-        "primary keys are only watched, if it is `manual`.",
+        help="The policy of tables without `compact_when`: JSON, or a preset. Left out: they are left alone. Tables "
+        "without primary keys are only watched, if it is `manual`.",
     ),
 ]
 PricesOption = Annotated[

@@ -25,7 +25,7 @@ KNOWN_AT_A_TIME_MAX = 10
 are read for longer than they are invisible."""
 
 RELEASED_AT_ONCE = 16
-"""A release is one request, which is mostly waiting."""
+"""Releases that are requested side by side: each is one request, which is mostly waiting."""
 
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LOCAL = "127.0.0.1"
 PORT = 8642
 TRIM_SECONDS = 60.0
-"""Readings free far more than the server keeps, and glibc would keep it between what is in use."""
+"""Interval of returning memory: readings free far more than is kept, and glibc would hold it between what is in use."""
 
 
 def serve(
@@ -50,7 +50,7 @@ def serve(
         str | None, typer.Option(help="The limits of the dispatchers, JSON or a file: those on money are shown.")
     ] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = LOCAL,
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0: one that is free.")] = PORT,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="The port to listen on; 0: one that is free.")] = PORT,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(help="A name by which browsers and engines reach it, such as lithify.example.com, with its port."),

@@ -196,7 +196,7 @@ def _as_json(table: ShopTable, image: str) -> str:
 
 TRADES_PER_SAMPLE = 50
 ANNOUNCED_TIMES = 2
-"""S3 announces a file at least once."""
+"""Announcements of a file: S3 announces it at least once."""
 
 _HEADINGS = ("table", "shop rows", "lake rows", "equal?", "lag", "deltas", "files")
 _STOP_SECONDS = 30.0

@@ -110,7 +110,7 @@ def _create(folder: Path) -> bool:
 
 
 SESSIONS_MAX = 4
-"""At a time, on as many cores. A small session mostly starts its Spark, which takes one core."""
+"""Sessions at a time, on as many cores. A small session mostly starts its Spark, which takes one core."""
 
 SETTINGS = DispatcherSettings(
     controller=JobRunControllerSettings(tick_seconds=0.1, look_seconds=1.5, heartbeat_event_seconds=0.5),
@@ -122,7 +122,7 @@ SETTINGS = DispatcherSettings(
     ),
     service=ServiceSettings(drain_seconds=0.0),
 )
-"""It polls more often than a service, for the screen, and gives up sooner."""
+"""The settings of the demo's dispatcher: it polls more often than a service, for the screen, and gives up sooner."""
 
 _NAME = "lithify-demo"
 

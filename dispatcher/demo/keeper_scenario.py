@@ -45,7 +45,7 @@ SHOWN_EVERY = 5
 """Samples between two lines."""
 
 DRAIN_SECONDS = 60.0
-"""After the writers' end, for what is pending then."""
+"""Time after the writers' end for what is pending then."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ PRIMARY_KEY = "Order ID"
 SORT_KEY = "Last Updated"
 HASH_BUCKET_COUNT = 4
 ROWS_PER_FILE = 2
-"""Of the deltas' files, of compacted files and of primary key index files."""
+"""Rows of the deltas' files, of compacted files and of primary key index files."""
 
 SCHEMA = pa.schema(
     [
@@ -128,7 +128,7 @@ SURVIVORS = {
         (78010912, "DELIVERED", "1995-04-06T15:07:36.914"),
     ),
 }
-"""By order day, in the order of their ids."""
+"""The rows that survive, by order day, in the order of their ids."""
 
 INSTRUCTION = {
     "schema_version": "1",

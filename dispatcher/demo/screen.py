@@ -165,7 +165,7 @@ _COLUMNS: tuple[tuple[str, Literal["left", "right"], int, bool], ...] = (
     ("expected", "right", 8, True),
     ("since its plan", "right", 14, True),
 )
-"""Of the running sessions: heading, justification, characters, and whether it is shown on a narrow terminal."""
+"""Columns of running sessions: heading, justification, characters, and whether a narrow terminal shows it."""
 
 _STYLES = {
     HeartbeatEvent: "dim",

@@ -58,10 +58,10 @@ INSTRUCTION = {
     "sort_keys": [[SORT_KEY, "ascending"]],
     "desired_sla": 60,
 }
-"""Without the lake and the topic, which the sender adds."""
+"""The document without the lake and the topic, which the sender adds."""
 
 KEYS_USED = 8
-"""Of every 32. The 8 after them are for the first refresh's new orders, the next 8 for the second's."""
+"""Keys in use, of every 32. The 8 after them are for the first refresh's new orders, the next 8 for the second's."""
 
 REFRESHES = (1, 2)
 UPDATED_AT = 3

@@ -20,7 +20,7 @@ from compactor.changes.json_lines import as_written, exact_json
 from compactor.model.errors import Invalid
 
 ROWS_BYTES_MAX = 200 * 1024
-"""Of the rows of a message, as JSON: more are a file."""
+"""Bytes of the rows of a message, as JSON, at most: more are a file."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Announced:
     """A file.
 
     etag       of the version that is meant; None: the one that is there
-    size_bytes None: not known
+    size_bytes  None: not known
     sequencer  orders the versions of one key, as text, without zeros at its end; None: not known
     """
 

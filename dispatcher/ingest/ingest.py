@@ -27,7 +27,7 @@ from compactor.changes.sources import FeedSource
 from compactor.lake import DeltaCatalog, Table
 from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
-from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError, Unavailable
+from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError, Unavailable, reason_of
 from compactor.storage.concurrently import run_concurrently
 from dispatcher.ingest.announcements import Announced, AnnouncedRows, parse_announcements
 from dispatcher.ingest.listing import Landings, Listing, Looked, folder_of, takers_of
@@ -388,7 +388,7 @@ def _is_taken_alone(table: Table, file: LandedFile, messages: Sequence[_Message]
 
 def _defect(error: Exception) -> Invalid:
     _log.exception("file_not_taken_in")
-    return Invalid(f"it cannot be taken in, by a defect of Lithify ({type(error).__name__}: {error}): report it")
+    return Invalid(f"it cannot be taken in, by a defect of Lithify ({reason_of(error)}): report it")
 
 
 def _refuse(messages: Sequence[_Message], uri: str, error: LithifyError) -> None:

@@ -27,21 +27,21 @@ from dispatcher.intake.queue import Queue
 _log = ProcessLog()
 
 LOOK_SECONDS = 3_600.0
-"""Between two looks for lost notifications."""
+"""Interval between two looks for lost notifications."""
 
 NOTIFIED_SECONDS = 900
-"""A younger file's notification may be on its way."""
+"""Age of a file up to which its notification may be on its way."""
 
 FIRST_LOOK_SECONDS = 24 * 3_600
 """The age of the oldest files of the first look; later ones go back to the look before."""
 
 OBJECTS_A_LOOK = 100_000
-"""A look that has listed so many goes on from there in a while."""
+"""Objects that one look lists. The next one goes on from there in a while."""
 
 GOES_ON_SECONDS = 60.0
 
 URIS_BYTES_MAX = 100_000
-"""Of a `register` document."""
+"""Bytes of the URIs of a `register` document, at most."""
 
 Landings = Mapping[str, Sequence[Table]]
 """The tables that files land for, by folder."""

@@ -135,6 +135,9 @@ _log = ProcessLog()
 DELIVERIES_OF_A_COPY = 2
 """Deliveries of a copy that may be used up by unavailable services. The others remain for other errors."""
 
+PATIENCE_SECONDS = 86_400
+"""Time after which a message is given up if a service is unavailable."""
+
 REPEATS_MAX = 100
 """Repeats of one job run that are recorded, with an event each: the limit bounds the log if a sender loops."""
 
@@ -148,14 +151,13 @@ NAMES_IN_JOB_RUN_BYTES_MAX = 64
 @dataclass(frozen=True)
 class IntakeSettings:
     """
-    admission           lakes, tables, topics and files that documents may name
-    s3_endpoint_url     of the S3 service that lakes lie on; None: AWS's own
-    deliveries_max      deliveries of a message before it is given up; the queue's own limit counts if it is lower
-    put_back_seconds    the least pause of a message that could not be judged; it pauses as long as it has waited
-    message_patience_seconds  the time after which a message is given up if a service is unavailable
-    visibility_seconds  after which the messages of a dispatcher that was killed are delivered again
-    judging_seconds     that a message may take before it is delivered again though its dispatcher lives
-    """
+    Attributes:
+        admission: lakes, tables, topics and files that documents may name
+        s3_endpoint_url: of the S3 service that lakes lie on; None: AWS's own
+        deliveries_max: deliveries of a message before it is given up; the queue's own limit counts if it is lower
+        put_back_seconds: the least pause of a message that could not be judged; it pauses as long as it has waited
+        visibility_seconds: after which the messages of a dispatcher that was killed are delivered again
+        judging_seconds: that a message may take before it is delivered again though its dispatcher lives"""
 
     admission: Admission = field(default_factory=Admission)
     s3_endpoint_url: str | None = None
@@ -163,7 +165,6 @@ class IntakeSettings:
     deliveries_max: int = 5
     put_back_seconds: int = 30
     put_back_seconds_max: int = 900
-    message_patience_seconds: int = 86_400
     visibility_seconds: int = 60
     judging_seconds: int = 900
 
@@ -288,7 +289,7 @@ class Intake:
 
     def _wait_for_service(self, message: QueueMessage, reason: str) -> Taken:
         waited_seconds = self._waited_seconds(message)
-        if waited_seconds >= self._settings.message_patience_seconds:
+        if waited_seconds >= PATIENCE_SECONDS:
             return self._reject(message, _recognized(message.body, f"after {waited_seconds:,.0f} s: {reason}"))
         if message.delivery_count < min(DELIVERIES_OF_A_COPY, self._deliveries_max()):
             return self._put_back(message, reason)

@@ -32,10 +32,10 @@ from dispatcher.intake.admission import Admission
 from dispatcher.records.sessions import SessionPin
 
 STREAMS_CHECKED_MAX = 32
-"""A table's partitions nearly always have the same columns; if one has others, its own session reports it."""
+"""Streams whose columns are checked: all nearly always have the same; if one has others, its own session reports it."""
 
 ENTRIES_EXPECTED = 2
-"""Of a stream's log since the last instruction for it: the commit of that, and a delta."""
+"""Entries of a stream's log since the last instruction for it: the commit of that, and a delta."""
 
 
 def check_against_lake(

@@ -15,19 +15,20 @@ from dispatcher.running.job_run_controller import JobRunController
 
 _log = ProcessLog()
 
+MESSAGES_MAX = 5
+"""Messages of one long poll, at most; no more than there is room for."""
+
 
 @dataclass(frozen=True)
 class ReceiverSettings:
     """
-    wait_seconds         of one long poll; a drain takes up to this long to be noticed
-    messages_max         of one long poll; no more than there is room for
-    idle_seconds         between two looks for room
-    count_seconds        between two looks at whether anything waits on the queue, while there is no room
-    unavailable_seconds  after the queue did not answer
-    """
+    Attributes:
+        wait_seconds: of one long poll; a drain takes up to this long to be noticed
+        idle_seconds: between two looks for room
+        count_seconds: between two looks at whether anything waits on the queue, while there is no room
+        unavailable_seconds: after the queue did not answer"""
 
     wait_seconds: int = 10
-    messages_max: int = 5
     idle_seconds: float = 1.0
     count_seconds: float = 15.0
     unavailable_seconds: float = 5.0
@@ -140,7 +141,7 @@ class Receiver:
         them."""
         settings = self._settings
         keeper = self._intake.keeper
-        messages_max = min(settings.messages_max, self._controller.room)
+        messages_max = min(MESSAGES_MAX, self._controller.room)
         if not messages_max:
             return 0
         self._answered_at_seconds = None

@@ -24,6 +24,7 @@ from compactor.log.durable_log import DurableLog, Entry, LogFormat
 from compactor.log.small_states import small_checkpoint
 from compactor.model.document import Document
 from compactor.model.errors import ErrorKind
+from compactor.model.retries import Backoff
 from compactor.planning.spec import Partition
 from compactor.storage.keys import encode_partition
 from dispatcher.layout import time_text
@@ -36,9 +37,8 @@ ENDED_KEPT = 256
 DAYS_KEPT = 8
 """Days whose money a fold remembers."""
 
-RETRY_SECONDS = 600.0
-RETRY_SECONDS_MAX = 86_400.0
-"""Before a stream is decided on again whose session failed: twice as long after each failure."""
+RETRYING = Backoff(first_seconds=600.0, longest_seconds=86_400.0)
+"""Pauses before a stream is decided on again whose session failed."""
 
 WHY_SHOWN = 10
 """Streams of a decision whose figures an event names."""
@@ -112,8 +112,7 @@ class UnsettledStream(Document):
     def may_be_tried(self, entry_number: int, now_ms: int) -> bool:
         if self.failures == 0:
             return entry_number > self.entry_number
-        seconds = min(RETRY_SECONDS * 2.0 ** min(self.failures - 1, 20), RETRY_SECONDS_MAX)
-        return now_ms - self.at_ms >= seconds * 1000
+        return now_ms - self.at_ms >= RETRYING.seconds(self.failures) * 1000
 
 
 class DecisionEnded(Document):
@@ -271,7 +270,7 @@ def job_run_id_of(table_id: str, policy: CompactWhen, seen: Sequence[tuple[str, 
 # -------------------------------------------------------------------------------------------------------- events
 
 KEEPER = "keeper"
-"""The job run of events that are about none."""
+"""The job run in events that are about none."""
 
 
 def decision_events(table_id: str, log_id: str) -> Callable[[Entry[DecisionAction]], list[Event]]:

@@ -10,7 +10,7 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Denied, LithifyError, Unavailable
 
 AGAIN_SECONDS = 10.0
-"""After a failure nothing is tried for so long: the tables of a look do not wait for an answer one after the other."""
+"""Pause after a failure: the tables of a look do not wait for an answer one after the other."""
 
 
 class TakesInstructions(Protocol):

@@ -434,7 +434,7 @@ def _unsettled(
 
 
 _NOBODY = ""
-"""Which dispatcher runs a session is not known before: the budget of one is left out."""
+"""The owner of a plan: which dispatcher runs a session is not known before, so the budget of one is left out."""
 
 
 def over_budgets(

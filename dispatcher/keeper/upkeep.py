@@ -2,7 +2,7 @@
 
     retirement, garbage   every `upkeep_seconds`: `lithify gc --delete` of all tables
     the state             every `upkeep_seconds`: days of the history are closed, old plans deleted
-    publication           every `publish_seconds`: published tables that lag
+    publication           every `PUBLISH_SECONDS`: published tables that lag
 
 Each step is idempotent, and several keepers may do it at the same time; an object says when it was done last, which
 spares them the work. A step that fails, or a table, keeps none of the others from being done.
@@ -28,7 +28,10 @@ from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
 _log = ProcessLog()
 
 LOOK_SECONDS = 300.0
-"""Between two questions whether something is to be done."""
+"""Interval between two questions whether something is to be done."""
+
+PUBLISH_SECONDS = 3_600.0
+"""Interval between two publications of tables that lag."""
 
 
 class UpkeepNote(Document):
@@ -51,9 +54,7 @@ class Upkeep:
 class LakeUpkeep:
     """For one thread."""
 
-    def __init__(
-        self, services: KeeperServices, settings: KeeperSettings, board: LagBoard, publish_seconds: float = 3_600.0
-    ) -> None:
+    def __init__(self, services: KeeperServices, settings: KeeperSettings, board: LagBoard) -> None:
         """`board`: is told what failed."""
         self._services = services
         self._clock = services.clock
@@ -64,7 +65,7 @@ class LakeUpkeep:
         self._seconds = {
             "garbage": settings.upkeep_seconds,
             "state": settings.upkeep_seconds,
-            "publication": publish_seconds,
+            "publication": PUBLISH_SECONDS,
         }
         self._history = HistoryUpkeep(services.records, HistorySettings(), services.clock)
 

@@ -27,7 +27,7 @@ from compactor.storage.keys import encode_partition
 from compactor.storage.object_store import ObjectStore
 
 ALL_STREAMS_SECONDS = 6 * 3_600.0
-"""Between two looks at all streams of a table with news hints."""
+"""Interval between two looks at all streams of a table with news hints."""
 
 
 STREAMS_AT_ONCE = 64

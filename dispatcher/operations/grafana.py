@@ -15,7 +15,7 @@ from dispatcher.records import metrics_samples as own
 from dispatcher.records.metrics_samples import Metric
 
 RATE_INTERVAL = "$__rate_interval"
-"""Grafana writes the panel's own interval here."""
+"""The interval of a rate: Grafana writes the panel's own here."""
 
 KEEPER_SILENT_SECONDS = 600
 

@@ -15,7 +15,7 @@ from dispatcher.records.lag_samples import LagSample, write_sample
 from dispatcher.records.metrics_samples import Metric, Sample
 
 TABLES_SAMPLED = 1_000
-"""So many tables have a sample each minute, those that are most behind: a day of them is 1.4 million rows."""
+"""Tables with a sample each minute, those that are most behind: a day of them is 1.4 million rows."""
 
 KEEPER_LOOKS = Metric("keeper_looks", "count", "Looks at all tables that ended.")
 KEEPER_LOOK_AGE = Metric("keeper_look_age", "seconds", "Since the last look at all tables ended, or the start.", False)

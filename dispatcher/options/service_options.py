@@ -300,7 +300,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         ),
     ),
 }
-"""By group, in the order of `--help`."""
+"""The options by group, in the order of `--help`."""
 
 _TO_LIMITS = {
     "max_sessions_per_table": '{"table": {"sessions": N}}',

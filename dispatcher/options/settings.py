@@ -42,7 +42,7 @@ from launcher.sizing.instance_types import BUILT_IN, PriceList, parse_price_list
 _log = ProcessLog()
 
 RECEIVER_SECONDS = 60.0
-"""In addition to the longest judgement of a message and a long poll, before the receiver counts as stuck."""
+"""Time in addition to the longest judgement of a message and a long poll, after which the receiver counts as stuck."""
 
 ValueT = TypeVar("ValueT")
 

@@ -22,7 +22,7 @@ from compactor.events.relay import Event, Subject
 from compactor.log_context import ProcessLog
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
-from compactor.model.errors import LithifyError
+from compactor.model.errors import LithifyError, reason_of
 from compactor.model.retries import Backoff
 from compactor.planning.spec import JobRunSpec
 from compactor.publishing.glue import GlueService
@@ -39,16 +39,15 @@ _log = ProcessLog()
 BACKOFF = Backoff(first_seconds=5.0, longest_seconds=300.0)
 """Pauses of a table after a failure."""
 
+RECHECK_SECONDS = 60.0
+"""Time until a table without the property `publish` is checked again."""
+
 
 @dataclass(frozen=True)
 class TablePublicationSettings:
-    """
-    round_seconds      between two rounds
-    recheck_seconds    until a table without the property `publish` is checked again
-    """
+    """`round_seconds`: between two rounds."""
 
     round_seconds: float = 2.0
-    recheck_seconds: float = 60.0
     backoff: Backoff = BACKOFF
 
 
@@ -61,11 +60,11 @@ class _JobRun:
 @dataclass
 class _Table:
     """
-    due         the partitions that may have new rounds, by encoded partition
-    of          the job run that last reported a round of them
-    publishers  None: not read yet
-    properties  of the table, for which these are
-    """
+    Attributes:
+        due: the partitions that may have new rounds, by encoded partition
+        of: the job run that last reported a round of them
+        publishers: None: not read yet
+        properties: of the table, for which these are"""
 
     of: _JobRun
     due: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -90,9 +89,9 @@ class TablePublications:
         clock: Clock,
     ) -> None:
         """
-        open_glue  the Glue Data Catalog of a lake's region
-        announce   publishes an event that is in no log
-        """
+        Args:
+            open_glue: the Glue Data Catalog of a lake's region
+            announce: publishes an event that is in no log"""
         self._open_lake = open_lake
         self._open_glue = open_glue
         self._glue: dict[StoreLocation, GlueService] = {}
@@ -183,7 +182,7 @@ class TablePublications:
             _log.warning("table_not_published", table=place[1], reason=str(error))
         except Exception as error:  # noqa: BLE001  (a defect of a publisher must not end the thread, nor a dispatcher)
             failed = True
-            _log.error("table_not_published", table=place[1], reason=f"{type(error).__name__}: {error}")
+            _log.error("table_not_published", table=place[1], reason=reason_of(error))
         if failed:
             self._pause(table, due)
         else:
@@ -196,7 +195,7 @@ class TablePublications:
         opened = catalog.table(table_id)
         if not opened.properties.publish:
             table.publishers = None
-            table.not_before_seconds = self._clock.monotonic_seconds() + self._settings.recheck_seconds
+            table.not_before_seconds = self._clock.monotonic_seconds() + RECHECK_SECONDS
             return False
         known = table.publishers or ()
         is_new = not known or table.properties != opened.properties

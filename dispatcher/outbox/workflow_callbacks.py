@@ -35,7 +35,7 @@ _log = ProcessLog()
 
 GONE_REASON = "the workflow that waited for it waits no more"
 HEARTBEATS_IN_TIME_OUT = 3
-"""Two heartbeats may get lost before the workflow gives up."""
+"""Heartbeats within the time-out of a workflow: two may get lost before it gives up."""
 
 
 BACKOFF = Backoff(first_seconds=1.0, longest_seconds=30.0)

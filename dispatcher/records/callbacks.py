@@ -22,10 +22,7 @@ AnswerStatus = Literal["succeeded", "failed", "gone", "refused"]
 
 
 class WaiterAnswer(Document):
-    """
-    gone     the workflow no longer waited
-    refused  the service never accepts our answer for this token
-    """
+    """`gone`: the workflow no longer waited. `refused`: the service never accepts our answer for this token."""
 
     at_ms: int
     answer: AnswerStatus

@@ -51,7 +51,7 @@ CHECKPOINT_ENTRIES = 16
 """Entries between two checkpoints. An overview reads all records after the last checkpoint."""
 
 NEWEST_MAX = 512
-"""Records of a day that are held as objects; more of them become columns."""
+"""Records of a day that are held as objects, at most; more of them become columns."""
 
 LOGS_KEPT = 4
 """Logs of days that are cached, with what was read of them."""

@@ -34,15 +34,14 @@ READERS = 8
 CLOSE_AFTER_SECONDS = 3_600.0
 """Time from the end of a day until it is closed: mostly longer than clocks differ and events are late."""
 
+ROUND_SECONDS = 3_600.0
+"""Interval between two rounds."""
+
 
 @dataclass(frozen=True)
 class HistorySettings:
-    """
-    history_seconds   between two rounds
-    keep_plans_days   for which plans, heartbeats and cursors of ended job runs are kept; their logs are never deleted
-    """
+    """`keep_plans_days`: for plans, heartbeats and cursors of ended job runs; their logs are never deleted."""
 
-    history_seconds: float = 3_600.0
     keep_plans_days: float = 30.0
 
 
@@ -50,9 +49,9 @@ class HistorySettings:
 class Leftovers:
     """The objects of a day's job runs that are no longer needed.
 
-    keys  of plans, heartbeats and cursors
-    kept  job runs that keep theirs
-    """
+    Attributes:
+        keys: of plans, heartbeats and cursors
+        kept: job runs that keep theirs"""
 
     day: str
     keys: tuple[str, ...]
@@ -72,7 +71,7 @@ class HistoryUpkeep:
     def loop(self, ends: threading.Event) -> BackgroundLoop:
         """A round now, and after each interval; none raises."""
         work = partial(self._round_or_log, ends)
-        return BackgroundLoop("history-upkeep", work, self._settings.history_seconds, at_once=True, ends=ends)
+        return BackgroundLoop("history-upkeep", work, ROUND_SECONDS, at_once=True, ends=ends)
 
     def _round_or_log(self, ends: threading.Event) -> None:
         try:

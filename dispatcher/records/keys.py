@@ -145,7 +145,7 @@ class TaskToken(Key, template="task_tokens/{job_run_id}/{message_id}"):
 
 
 SECRET_PREFIXES = (TaskToken.prefix(),)
-"""Only dispatchers may read these objects."""
+"""The prefixes of objects that only dispatchers may read."""
 
 
 class AnsweredWaiter(Key, template="answered_waiters/{job_run_id}/{message_id}"):

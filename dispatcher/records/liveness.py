@@ -28,7 +28,7 @@ _log = ProcessLog()
 Signer = type[LiveDispatcher] | type[LiveIngest]
 
 INGEST_SILENT_SECONDS = 300.0
-"""After which an ingest counts as gone, for display only."""
+"""Silence after which an ingest counts as gone, for display only."""
 
 SIGNAL_SECONDS_MAX = 30.0
 SIGNALS_IN_SILENCE = 10

@@ -9,7 +9,7 @@ from enum import StrEnum
 from compactor.events.types import bounded
 from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
-from compactor.model.errors import Conflict, Fenced, LithifyError, Unavailable, kind_of
+from compactor.model.errors import Conflict, Fenced, LithifyError, Unavailable, kind_of, reason_of
 from dispatcher.records.claims import Claim
 from dispatcher.records.job_run_log import JobRunOutcome, JobRunState
 from dispatcher.records.job_run_store import JobRunStore
@@ -17,7 +17,7 @@ from dispatcher.records.pauses import Pauses
 from dispatcher.records.work_id import WorkId
 from dispatcher.running.claimed_job_run import ClaimedJobRun, end_as_failed
 from dispatcher.running.journal import Listeners
-from dispatcher.running.open_runs import OpenJobRun, OpenJobRuns, reason_of
+from dispatcher.running.open_runs import OpenJobRun, OpenJobRuns
 from dispatcher.scheduling.leases import Leases
 from dispatcher.scheduling.session_pool import SessionPool
 from launcher.outcomes import level_of

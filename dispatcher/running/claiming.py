@@ -39,10 +39,10 @@ PAUSED_SECONDS = 300.0
 ACCEPTANCE_ENTRY_NUMBER = 1
 
 TAKEN_OVER_MAX = 16
-"""Limit per tick, so that it stays short even if a dead dispatcher held many: the next tick continues."""
+"""Most job runs that a tick takes over: it stays short even if a dead dispatcher held many, and the next continues."""
 
 RESUMED_MAX = 16
-"""The same for job runs whose pause has ended."""
+"""Job runs whose pause has ended that a tick resumes, at most."""
 
 
 class Claiming:

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 from compactor.log_context import ProcessLog, bound
 from compactor.model.clock import Clock
-from compactor.model.errors import Conflict, Fenced, LithifyError, Outdated, Unavailable, kind_of
+from compactor.model.errors import Conflict, Fenced, LithifyError, Outdated, Unavailable, kind_of, reason_of
 from dispatcher.records.claims import JobRunLog
 from dispatcher.records.job_run_log import JobRunState
 from dispatcher.records.job_run_store import JobRunStore
@@ -37,7 +37,7 @@ from dispatcher.running.claimed_job_run import ClaimedJobRun, end_as_failed
 from dispatcher.running.claimed_job_runs import ClaimedJobRuns, Departure
 from dispatcher.running.claiming import Claiming
 from dispatcher.running.journal import Listeners
-from dispatcher.running.open_runs import OpenJobRuns, OpenRunsIntervals, reason_of
+from dispatcher.running.open_runs import OpenJobRuns, OpenRunsIntervals
 from dispatcher.running.session_finding import SessionFinding
 from dispatcher.running.session_runs import SessionRuns
 from dispatcher.running.session_starts import SessionStarts
@@ -52,7 +52,7 @@ from launcher.session_launcher import SessionLauncher
 _log = ProcessLog()
 
 TICK_SECONDS_MIN = 0.05
-"""Between two ticks, also if sessions end one after the other: each tick may list the markers."""
+"""Least time between two ticks, also if sessions end one after the other: each tick may list the markers."""
 
 
 @dataclass(frozen=True)

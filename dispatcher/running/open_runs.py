@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
-from compactor.model.errors import Conflict, LithifyError, Outdated, Unavailable
+from compactor.model.errors import Conflict, LithifyError, Outdated, Unavailable, reason_of
 from compactor.model.machine import this_release
 from dispatcher.outbox.event_publisher import EventPublisher
 from dispatcher.records.claims import JobRunLog
@@ -417,7 +417,3 @@ class OpenJobRuns:
                 _log.warning("marker_not_removed", job_run_id=str(each.work), reason=str(error))
             else:
                 del self._open[each.work]
-
-
-def reason_of(error: BaseException) -> str:
-    return str(error) if isinstance(error, LithifyError) else f"{type(error).__name__}: {error}"

@@ -30,7 +30,7 @@ OPEN_SESSIONS_MAX = 500
 """Open sessions of a job run at which no more are found: a bundle's worth, so that none waits for its streams."""
 
 FINDING_SECONDS = 0.5
-"""Of one tick, after which the next page waits for the next tick."""
+"""Time of a tick for finding sessions, after which the next page waits for the next tick."""
 
 FileRefusals = Callable[[StoreLocation, Iterable[PinnedSession]], Iterable[str]]
 

@@ -18,12 +18,11 @@ from dataclasses import replace
 
 from compactor.log_context import ProcessLog, bound
 from compactor.model.clock import Clock
-from compactor.model.errors import Conflict, Fenced, LithifyError, Unavailable, kind_of
+from compactor.model.errors import Conflict, Fenced, LithifyError, Unavailable, kind_of, reason_of
 from compactor.planning.spec import SessionSpec
 from dispatcher.records.metrics_samples import Metrics
 from dispatcher.running.claimed_job_run import ClaimedJobRun
 from dispatcher.running.claimed_job_runs import ClaimedJobRuns
-from dispatcher.running.open_runs import reason_of
 from dispatcher.scheduling.lease_log import Lease
 from dispatcher.scheduling.session_pool import SessionPool, Unit, WaitingSession
 from launcher.launch import Control, LeftOpen, RunAgain, SessionCommand
@@ -55,7 +54,7 @@ class SessionRuns:
         self._clock = clock
         self._postponed: queue.SimpleQueue[WaitingSession] = queue.SimpleQueue()
         self.command = SessionCommand.RUN
-        """For all sessions here; a job run may have another one for its own."""
+        """The command to all sessions here; a job run may have another one for its own."""
 
     def run(self, claimed: ClaimedJobRun, unit: Unit, lease: Lease) -> None:
         left_running, failure = False, None

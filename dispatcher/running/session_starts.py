@@ -31,7 +31,7 @@ Claimed = Mapping[WorkId, ClaimedJobRun]
 Run = Callable[[ClaimedJobRun, Unit, Lease], None]
 
 POLL_SECONDS_MIN = 0.001
-"""What is held back is not tried again in the same tick."""
+"""Least pause before a session that is held back is tried again, so that it is not in the same tick."""
 
 
 class SessionStarts:

@@ -36,7 +36,7 @@ from dispatcher.running.claimed_job_run import ClaimedJobRun
 _log = ProcessLog()
 
 SHARDING_SECONDS = 0.5
-"""Of one tick, after which the rest waits for the next tick."""
+"""Time of a tick for sharding, after which the rest waits for the next tick."""
 
 COUNTED_AT_ONCE = 1_000
 """Streams between two looks at the clock: a page of a listing."""

@@ -25,7 +25,7 @@ class WaitingSession:
     table, stream    digests of its destination
     priority         its job run's: higher first
     accepted_at_ms   its job run's: earlier first
-    not_before       monotonic seconds before which it is not started again
+    not_before_seconds  monotonic seconds before which it is not started again
     may_share        it may be bundled with others of its job run
     on_spark         it is known not to run in a worker
     bundle           in which it is in flight: one thread watches the whole bundle
@@ -59,10 +59,10 @@ Unit = tuple[WaitingSession, ...]
 """What one thread runs: one session, or several of one job run that may share a Spark job."""
 
 SHARED_MIN = 50
-"""Sessions that are not divided among several free threads: each bundle starts a Spark."""
+"""Sessions up to which they are not divided among several free threads: each bundle starts a Spark."""
 
 SHARED_IN_WORKER_MIN = 10
-"""The same in workers, which have started: a launch is four entries."""
+"""Sessions of workers, which have started, up to which they are not divided: a launch is four entries."""
 
 
 @dataclass(frozen=True)

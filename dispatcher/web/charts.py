@@ -26,10 +26,10 @@ _LABEL, _SECONDS = 240.0, 90.0
 
 _TICKS_MAX, _DAY_SECONDS = 5, 86_400
 _STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600, 1_200, 1_800, 3_600, 7_200, 18_000, 36_000, _DAY_SECONDS)
-"""Seconds between two ticks."""
+"""Seconds that two ticks may be apart."""
 
 _WIDTH_MIN = 2.0
-"""Of a bar that can be seen."""
+"""Least width of a bar, so that it can be seen."""
 
 
 @dataclass(frozen=True)
@@ -140,12 +140,12 @@ def _title(attempt: Attempt) -> str:
 
 
 DECADES = 6
-"""Of seconds that the plot shows, from 0.1 s on."""
+"""Decades of seconds that the plot shows, from 0.1 s on."""
 
 _LEAST_SECONDS = 0.1
 
 BUFFER_UNITS = math.log10(SLA_BUFFER) / DECADES * 100
-"""How far a prediction is below its expected SLA on the axis, where nothing but the paper's buffer is between them."""
+"""Distance of a prediction from its expected SLA on the axis, where nothing but the paper's buffer is between them."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def on_axis(seconds: float) -> float:
 
 
 NOTHING = "\N{EN DASH}"
-"""For a figure that is not known."""
+"""The text in place of a figure that is not known."""
 
 
 def iso_text(at_ms: int) -> str:
@@ -222,7 +222,7 @@ def usd_words(amount: float | None) -> str:
 _WIDTH, _HEIGHT, _LEFT = 1000.0, 180.0, 60.0
 _TICKS_Y = 3
 _GAP_MS = 3 * 3_600_000
-"""Between two samples, from which on the line is broken: no keeper was looking."""
+"""Time between two samples from which on the line is broken: no keeper was looking."""
 
 
 @dataclass(frozen=True)

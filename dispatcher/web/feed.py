@@ -21,13 +21,13 @@ from dispatcher.records.job_run_events import (
 )
 
 PAUSE_SECONDS = 1.0
-"""Between two calls of `EventsFeed.listen`."""
+"""Pause between two calls of `EventsFeed.listen`."""
 
 _WAIT_SECONDS = 5
-"""For the first message. An end of the server waits for it, too."""
+"""Time to wait for the first message. An end of the server waits for it, too."""
 
 _MESSAGES_MAX, _ROUNDS_MAX = 10, 50
-"""Of one receive; receives in a row, while each is full."""
+"""Messages of one receive; receives in a row, while each is full."""
 
 _VISIBILITY_SECONDS = 30
 _BACKOFF_SECONDS = 15.0

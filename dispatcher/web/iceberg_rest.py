@@ -40,10 +40,10 @@ ENDPOINTS = (
     "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}",
     "HEAD /v1/{prefix}/namespaces/{namespace}/tables/{table}",
 )
-"""Without this list clients assume that they may write."""
+"""The endpoints that are offered. Without this list clients assume that they may write."""
 
 PAGE_SIZE = 1_000
-"""Names in a page, of a client that wants pages and does not say how large."""
+"""Names in a page, for a client that wants pages and does not say how large."""
 
 RETRY_AFTER_SECONDS = 1
 

@@ -42,10 +42,10 @@ from dispatcher.web.shared import Commands, Rank, Reading, SharedReadings, lates
 from dispatcher.web.table_readings import LagHistory, LogPage, OneTable, Tables, read_log_page, read_table, read_tables
 
 STATE_REQUESTS_A_SECOND, LAKE_REQUESTS_A_SECOND = 1.4, 0.6
-"""What the page costs at most, on average: two requests a second. Many tables do not make what runs now old."""
+"""Most requests a second, on average: two together. Many tables do not make what runs now old."""
 
 PATIENCE_SECONDS = 0.1
-"""Of who looks again: what takes longer to read is shown at the next look."""
+"""Time that a viewer who looks again waits: what takes longer to read is shown at the next look."""
 
 ENDED_SHOWN = 50
 ENDED_OF_HISTORY = 500
@@ -63,7 +63,7 @@ _NOW, _HISTORY, _MONEY = "now", "history", "money"
 """Names of readings, beside `_name_of_job_run` and `_name_of_table`."""
 
 MISSED_SECONDS = 86_400
-"""A keeper or an ingest that gave a sign of life so long ago, and no more, is missed."""
+"""Silence after which a keeper or an ingest that has given a sign of life is missed."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Now:
 
 
 NOTHING_KNOWN = Now((), {}, (), (), (), {}, {}, None)
-"""Of a state that cannot be read."""
+"""The reading of a state that cannot be read."""
 
 
 def _by_trouble(view: JobRunView) -> tuple[bool, bool, bool, float]:

@@ -44,7 +44,7 @@ PAGES: Mapping[str, str] = {
     "/money": "money",
     "/prediction": "prediction",
 }
-"""By path, in the order of the menu."""
+"""The pages by path, in the order of the menu."""
 
 MISSES_SHOWN = 20
 _FOLDER = Path(__file__).parent

@@ -72,12 +72,12 @@ class Commands:
 
 
 KEPT_BYTES_MAX = 8_000_000
-"""Of all objects that are kept; the one that nobody has read for longest goes."""
+"""Bytes of all objects that are kept; the one that nobody has read for longest goes."""
 
 KEPT_OBJECT_BYTES_MAX = 500_000
 
 _UNCHANGING = (EntryObject, HistoryFile)
-"""Each is created once, and neither changed nor deleted."""
+"""Objects that are created once, and neither changed nor deleted."""
 
 _READ_ONLY = "the page only reads"
 
@@ -152,15 +152,15 @@ class CountedStore:
 
 
 SECONDS_MIN = 2.0
-"""A reading is as new as this, if it takes few requests."""
+"""Age up to which a reading is new, if it takes few requests."""
 
 WATCHED_SECONDS = 60.0
-"""Who looks at what nobody has looked at for so long waits until it is read."""
+"""Time without a viewer after which the next one waits until it is read."""
 
 READINGS_KEPT = 256
 
 ENTRIES_MAX = 400
-"""Of a log, the latest: a page of them can be read."""
+"""Entries of a log that are shown, the latest: a page of them can be read."""
 
 ActionT = TypeVar("ActionT")
 ValueT = TypeVar("ValueT")
@@ -175,7 +175,7 @@ class Rank(IntEnum):
 
 
 RATE_SHARES = {Rank.OPEN_NOW: 0.5, Rank.ONE_THING: 0.3, Rank.OVERVIEW: 0.2}
-"""Of the rate of requests."""
+"""Shares of the rate of requests."""
 
 
 @dataclass(frozen=True)

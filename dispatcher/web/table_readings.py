@@ -59,7 +59,7 @@ class LagHistory:
 STREAMS_SHOWN = 200
 ENTRIES_ON_A_PAGE = 20
 ACTION_CHARACTERS_MAX = 20_000
-"""Of an action in full; a round of many files is longer, and `lithify table log` shows all of it."""
+"""Characters of an action that are shown; a round of many files is longer, and `lithify table log` shows all of it."""
 
 _BESIDE = ("action", "at_ms")
 _WORDS_MAX = 40

@@ -15,10 +15,10 @@ from dispatcher.web.readings import Now
 from dispatcher.web.shared import Commands
 
 KEEPER_SILENT_SECONDS = 600
-"""A keeper looks once a minute."""
+"""Silence after which a keeper is a trouble: it looks once a minute."""
 
 LATELY_SECONDS = 86_400
-"""Job runs that failed, and documents that were rejected, are a trouble for so long."""
+"""Time for which a failed job run, and a rejected document, are a trouble."""
 
 
 @dataclass(frozen=True)

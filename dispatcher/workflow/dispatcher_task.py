@@ -28,7 +28,15 @@ from dispatcher.workflow.callbacks import CAUSE_CHARACTERS_MAX, Callbacks, Execu
 _log = ProcessLog()
 
 DISPATCHER_FAILED = "Lithify.DispatcherFailed"
-DAY_SECONDS = 86_400
+
+LONG_SECONDS = 89 * 86_400
+"""Age at which an execution, or this process if its execution is unknown, is long: its history is kept for 90 days."""
+
+CHECK_SECONDS = 600.0
+"""Interval between two checks of the execution's length."""
+
+ANSWER_SECONDS, ANSWER_PAUSE_SECONDS = 60.0, 2.0
+"""Time for which the last answer is tried, and the pause between two tries."""
 
 
 class EndOfTask(StrEnum):
@@ -42,19 +50,13 @@ class EndOfTask(StrEnum):
 @dataclass(frozen=True)
 class TaskSettings:
     """
-    heartbeat_seconds  the state's HeartbeatSeconds
-    days_max           of the execution, or of this process if the execution is unknown
-    events_max         of the execution's history; checked only if the execution is known
-    length_seconds     between two checks of the execution's length
-    """
+    Attributes:
+        heartbeat_seconds: the state's HeartbeatSeconds
+        events_max: of the execution's history; checked only if the execution is known"""
 
     heartbeat_seconds: float = 60.0
-    days_max: float = 89.0
     events_max: int = 24_000
-    length_seconds: float = 600.0
     round_seconds: float = 1.0
-    answer_seconds: float = 60.0
-    answer_pause_seconds: float = 2.0
 
 
 @dataclass
@@ -158,8 +160,8 @@ class DispatcherTask:
         self._beat_at_seconds, self.last_error = now_seconds, None
 
     def _measure_when_due(self) -> None:
-        settings, now_seconds = self._settings, self._clock.monotonic_seconds()
-        if self._checked_at_seconds is not None and now_seconds - self._checked_at_seconds < settings.length_seconds:
+        now_seconds = self._clock.monotonic_seconds()
+        if self._checked_at_seconds is not None and now_seconds - self._checked_at_seconds < CHECK_SECONDS:
             return
         self._checked_at_seconds = now_seconds
         age_seconds = now_seconds - self._began_at_seconds
@@ -170,13 +172,13 @@ class DispatcherTask:
                 _log.warning("execution_not_measured", error_kind=kind_of(error), reason=str(error))
             else:
                 age_seconds = max(age_seconds, (self._clock.now_ms() - length.started_at_ms) / 1000)
-                self.is_long = length.events >= settings.events_max
-        self.is_long = self.is_long or age_seconds >= settings.days_max * DAY_SECONDS
+                self.is_long = length.events >= self._settings.events_max
+        self.is_long = self.is_long or age_seconds >= LONG_SECONDS
 
     def _answer(self, send: Callable[[], Reception]) -> bool:
         if self.is_gone:
             return False
-        until_seconds = self._clock.monotonic_seconds() + self._settings.answer_seconds
+        until_seconds = self._clock.monotonic_seconds() + ANSWER_SECONDS
         while True:
             try:
                 taken = send()
@@ -187,4 +189,4 @@ class DispatcherTask:
                 return taken is Reception.TAKEN
             if self._clock.monotonic_seconds() >= until_seconds:
                 return False
-            self._clock.sleep(self._settings.answer_pause_seconds)
+            self._clock.sleep(ANSWER_PAUSE_SECONDS)

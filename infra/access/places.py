@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from infra.permissions import Permission, actions
 
 DISPATCHER_TAG = ("lithify", "dispatcher")
-"""Key and value, on the roles that may read task tokens."""
+"""Tag, key and value, of the roles that may read task tokens."""
 
 DEPLOYMENT_TAG = "lithify-deployment"
-"""On every cluster and job run, with the stack's name: nothing else is described or ended."""
+"""Tag of every cluster and job run, with the stack's name: nothing else is described or ended."""
 
 EMR_TAG = ("for-use-with-amazon-emr-managed-policies", "true")
-"""What EMR's own policy wants on networks and clusters before it touches them."""
+"""Tag that EMR's own policy wants on networks and clusters before it touches them."""
 
 ARCHIVE_FOLDER, LOG_FOLDER = "archive", "emr-logs"
-"""Beside the state, in its bucket."""
+"""Folders beside the state, in its bucket."""
 
 
 QUARANTINE_FOLDER = "quarantine"
-"""In a lake, for changes that cannot be applied."""
+"""Folder of a lake for changes that cannot be applied."""
 
 
 @dataclass(frozen=True)

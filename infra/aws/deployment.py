@@ -16,19 +16,19 @@ from compactor.model.errors import Invalid, LithifyError, Unavailable
 from compactor.storage.aws.failures import translated
 
 BODY_BYTES_MAX = 51_200
-"""Of a template, in a request; a larger one is read from S3."""
+"""Bytes of a template in a request, at most; a larger one is read from S3."""
 
 POLL_SECONDS = 5.0
 PLAN_SECONDS_MAX = 300.0
 CHANGE_SECONDS_MAX = 3_600.0
 _CAPABILITIES = ["CAPABILITY_IAM"]
 _REVISED = frozenset({"AWS::ECS::TaskDefinition"})
-"""A replaced one is another revision: what runs goes on with its own."""
+"""Kinds of resources of which a replaced one is another revision: what runs goes on with its own."""
 
 _NOTHING_CHANGES = ("didn't contain changes", "No updates are to be performed")
 _STACK = "AWS::CloudFormation::Stack"
 _BEGINNINGS = ("CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS")
-"""Of an operation, in the events of the stack itself."""
+"""The statuses that begin an operation, in the events of the stack itself."""
 
 _CONSEQUENCES = ("cancelled", "Resource creation cancelled", "The following resource(s) failed")
 

@@ -25,8 +25,8 @@ from launcher.spark_job import ClusterReference, SparkJob
 from launcher.submit import local_spark_conf, standalone_spark_conf, submit_arguments
 
 START_SECONDS = 40.0
-"""Of a session on a standalone Spark beside its work, until a place has launches of its own: each executor unpacks the
-archive first."""
+"""Seconds of a session on a standalone Spark beside its work, until a place has launches of its own: each executor
+unpacks the archive first."""
 
 _MASTER = re.compile(r"spark://(?P<hosts>[^\s/,:]+:[0-9]{1,5}(?:,[^\s/,:]+:[0-9]{1,5})*)")
 

@@ -60,13 +60,13 @@ ENDED_KEPT = 1_000
 """Ended jobs whose status a worker's dispatcher still knows."""
 
 START_SECONDS = 1.2
-"""From the start of a worker until it is ready, before this dispatcher has seen one start."""
+"""Time from the start of a worker until it is ready, before this dispatcher has seen one start."""
 
 START_LEFT_SECONDS = 0.1
-"""Of a worker that is not ready, although others have taken less time to start."""
+"""Time that a worker which is not ready still takes, although others have taken less to start."""
 
 OUTPUTS_KEPT = 50
-"""Of workers that were started last. Those that run are among them: there are fewer."""
+"""Outputs that are kept, of the workers that were started last. Those that run are among them: there are fewer."""
 
 
 @dataclass(frozen=True)

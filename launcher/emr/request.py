@@ -44,8 +44,8 @@ while [ "$1" != -- ]; do options+=("$1"); shift; done
 shift
 exec spark-submit "${{options[@]}}" "$program" "$@"
 """
-"""In the step's own folder on the primary node. Arguments: the archive, options of spark-submit, `--`, the program's.
-The program is the archive's own, so that the two are always of one release."""
+"""The script of the step, in a folder of its own on the primary node. Arguments: the archive, options of spark-submit,
+`--`, the program's. The program is the archive's own, so that the two are always of one release."""
 
 PRIMARY_ROLE, CORE_ROLE, TASK_ROLE = "MASTER", "CORE", "TASK"
 SPOT_TIMEOUT_MINUTES = 10

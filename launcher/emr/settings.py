@@ -87,7 +87,7 @@ TAGS_MAX = 50 - OUR_TAGS_OF_A_JOB
 _REGION = re.compile(r"[a-z]{2,}(?:-[a-z]+)+-[0-9]{1,2}")
 _RELEASE_LABEL = re.compile(r"emr-(?:spark-)?(?P<major>[0-9]+)\.[0-9]+\.[0-9]+")
 _OLDEST_RELEASE = 7
-"""The first one with Spark 3.5 and Python 3.11."""
+"""The oldest release that is accepted: the first one with Spark 3.5 and Python 3.11."""
 
 _SUBNET = re.compile(r"subnet-(?:[0-9a-f]{8}|[0-9a-f]{17})")
 _SECURITY_GROUP = re.compile(r"sg-(?:[0-9a-f]{8}|[0-9a-f]{17})")
@@ -289,11 +289,11 @@ def _wrong_tags(tags: Mapping[str, str]) -> Iterator[str]:
 READ_BYTES = 1024 * 1024
 PACK_AGAIN = "make one with `lithify archive lithify.tar.gz`, and upload it"
 PYTHONS = ("3.11", "3.12", "3.13")
-"""Of nodes of EMR: 3.11 from emr-7.0.0 on, all of them from emr-spark-8.0.0 on."""
+"""Releases of Python on nodes of EMR: 3.11 from emr-7.0.0 on, all of them from emr-spark-8.0.0 on."""
 
 _ARM = ("aarch64", "arm64")
 _GRAVITON = re.compile(r"[a-z]+[0-9]+[a-z]*g[a-z]*\.")
-"""Of families with ARM processors, the letters behind the generation have a g: r6g, r7gd, x2gd."""
+"""The pattern of families with ARM processors: the letters behind the generation have a g, as in r6g, r7gd, x2gd."""
 
 
 def check_archive(uri: str, open_folder: Callable[[str], ObjectStore]) -> ArchiveManifest:

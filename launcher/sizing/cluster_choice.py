@@ -73,7 +73,7 @@ NODES_MAX_TIMES = 2
 """Managed scaling may grow a cluster to this many times its nodes, within the limits."""
 
 CLUSTER_START_SECONDS = 420.0
-"""From the request for an EMR cluster to its first Spark task, if none is measured."""
+"""Seconds from the request for an EMR cluster to its first Spark task, if none is measured."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from compactor.planning.time_model import SessionWork
 from launcher.sizing.instance_types import InstanceType, PriceList
 
 SECONDS_MIN = 60.0
-"""EC2 and EMR charge by the second, and a minute at least."""
+"""Least seconds that are charged: EC2 and EMR charge by the second, and a minute at least."""
 
 _HOURS_OF_A_MONTH = 30 * 24
 _GIB = 1024**3

@@ -23,7 +23,7 @@ Product = Mapping[str, Any]
 """One element of `PriceList` of an answer, decoded: `product.attributes`, `terms.OnDemand`."""
 
 FAMILIES = re.compile(r"r\d+[a-z]*\.")
-"""Memory-optimized instances, as the paper has them."""
+"""Families of memory-optimized instances, as the paper has them."""
 
 _UP_TO = "Up to "
 _RATE = re.compile(r"([\d.]+) (Gigabit|Megabit)")

@@ -16,7 +16,7 @@ WORKER_GIB = 16
 """Memory of a worker, its JVM and its Python workers together."""
 
 HEAP_GIB = 1
-"""Of that its JVM's heap: the Python workers hold the rows."""
+"""Memory of a worker's JVM heap: the Python workers hold the rows."""
 
 DRIVER_GIB_MAX = {2: 16, 4: 30, 8: 60, 16: 120}
 """The most memory of a driver by its vCPUs."""

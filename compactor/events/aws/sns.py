@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mypy_boto3_sns.type_defs import PublishBatchRequestEntryTypeDef
 
     _Batch = dict[str, PublishBatchRequestEntryTypeDef]
-    """By the id of each entry."""
+    """The entries of a call, by their ids."""
 
 BATCH_EVENTS_MAX = 10
 BATCH_BYTES_MAX = 250_000

@@ -40,7 +40,7 @@ _CODE = re.compile(r"<Code>([^<]*)</Code>")
 _THROTTLED_STATUSES = (429, 503)
 _THROTTLED = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded"})
 _NO_PATH = "Could not parse path"
-"""Begins obstore's error of a key that is no path."""
+"""The beginning of obstore's error of a key that is no path."""
 
 _CHANGED = "has changed while it was read: files of a table are written once and never again"
 _SHORTER = "is empty, or shorter than it is expected to be"

@@ -30,13 +30,13 @@ from compactor.tabular.remote_file import RemoteFile
 
 _HEADER_BYTES = 4 * 1024
 _HEADER_BYTES_MAX = 16 * 1024 * 1024
-"""Of the header of a page: a few dozen, and its bounds, which have the size of two values."""
+"""Bytes of the header of a page, at most: a few dozen, and its bounds, which have the size of two values."""
 
 WINDOW_BYTES = 8 * 1024 * 1024
-"""Of a remote file, what is fetched at a time of a column chunk that is larger."""
+"""Bytes of a larger column chunk of a remote file that are fetched at a time."""
 
 _PAGE_BYTES = 1024 * 1024
-"""Of most pages. Where a row lies in its chunk is estimated to that."""
+"""Bytes of most pages. Where a row lies in its chunk is estimated to that."""
 
 ReadBytes: TypeAlias = Callable[[int, int, int], memoryview]
 """Bytes [start, end) of a file; the third number is where the bytes end that may be read next."""

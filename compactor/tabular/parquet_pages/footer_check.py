@@ -69,7 +69,7 @@ _CHECKED: Wanted = {
 }
 
 _TAIL_BYTES = 8
-"""After the footer: its length, and Parquet's magic bytes."""
+"""Bytes after the footer: its length, and Parquet's magic bytes."""
 
 
 def check_footer(metadata: pq.FileMetaData, opened: pa.NativeFile) -> None:

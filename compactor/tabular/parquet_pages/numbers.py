@@ -30,9 +30,7 @@ def read_numbers(
 ) -> pa.RecordBatch | None:
     """These columns of a row group; None if one of them is not supported, so that Arrow must read all of them.
 
-    opened  the bytes of `parquet`
-    Raises `pa.ArrowInvalid` for damaged bytes.
-    """
+    `opened`: the bytes of `parquet`. Raises `pa.ArrowInvalid` for damaged bytes."""
     metadata, schema = parquet.metadata, parquet.schema_arrow
     group = metadata.row_group(row_group)
     value_numbers = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}

@@ -111,7 +111,7 @@ def is_supported(column: pq.ColumnSchema, chunk: pq.ColumnChunkMetaData) -> bool
 
 
 _SPAN_BYTES, _CODE_BYTES = 16, 4
-"""Of a byte array, its start and end; of a value with a dictionary, its code."""
+"""The start and the end of a byte array; of a value with a dictionary, its code."""
 
 
 def decoded_bytes(column_type: ColumnType, chunk: pq.ColumnChunkMetaData) -> int:

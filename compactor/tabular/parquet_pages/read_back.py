@@ -36,9 +36,8 @@ def check_row_group(
 ) -> None:
     """Compares those rows of a written row group that come from one row group of their source, and all checksums.
 
-    row_indices  for each row of the row group its row in the source
-    Raises `Corrupt` if a value differs, or if Arrow cannot read the written file.
-    """
+    `row_indices`: for each row of the row group its row in the source. Raises `Corrupt` if a value differs, or if Arrow
+    cannot read the written file."""
     with _opened(location, source) as (theirs, mapped), _opened(location, written) as (ours, _):
         if ours.metadata.row_group(row_group).num_rows != len(row_indices):
             raise Corrupt(f"row group {row_group} of {written.uri} does not have {len(row_indices)} rows")

@@ -70,7 +70,7 @@ from compactor.tabular.remote_file import RemoteFile
 from compactor.tabular.stored_types import stored_schema
 
 TOUCHED_BYTES_MAX = 16 * 1024 * 1024
-"""Of a mapped file that is read page by page, before its pages are released."""
+"""Bytes of a mapped file that are read page by page before its pages are released."""
 
 PlacedChunk: TypeAlias = tuple[pq.ColumnChunkMetaData, int]
 """A column chunk, and its start."""
@@ -141,9 +141,7 @@ class ParquetRows:
     def take(self, row_indices: npt.NDArray[np.int64], keep_decoded: bool = False) -> RowGroup | None:
         """These rows, within the bounds, in this order; None if the file has pages that only Arrow can read.
 
-        keep_decoded  keep the decoded columns for the next call
-        Raises `Invalid` if the file is damaged.
-        """
+        `keep_decoded`: keep the decoded columns for the next call. Raises `Invalid` if the file is damaged."""
         self._check(row_indices)
         row_indices = row_indices - self._decoded_start
         with reading(self._source.file.uri, ContentType.PARQUET):

@@ -11,7 +11,10 @@ import pytest
 
 from compactor.log.checkpoints import WholeCheckpoint
 from compactor.log.durable_log import DurableLog, LogState
+from compactor.log.small_states import small_checkpoint
 from compactor.model.counts import RowCounts
+from compactor.model.document import Document
+from compactor.model.errors import Corrupt
 from compactor.sessions.session_log import SESSION_LOG, RoundDone, SessionLogState, SessionStarted
 from dispatcher.records.claims import Claim, claim_job_run
 from dispatcher.records.job_run_log import JOB_RUN_LOG, JobRunState, JobRunWaitsForMoney
@@ -115,6 +118,18 @@ def test_a_checkpoint_of_a_release_with_other_fields_is_passed_over_and_the_log_
     store = FaultyStore(desk.state)
     assert JobRunStore(store, desk.clock).state(job_run_id) == expected
     assert store.count("read", ".json") >= 42
+
+
+def test_a_checkpoint_is_read_by_a_state_that_differs_by_its_docstring_and_no_other() -> None:
+    def state(doc: str, fields: dict[str, type]) -> type[Document]:
+        return type("State", (Document,), {"__doc__": doc, "__annotations__": fields})
+
+    before = state("As it was.", {"description": int})
+    written = small_checkpoint(before).to_table(before.model_validate({"description": 7}))
+    reworded = state("As it is.", {"description": int})
+    assert small_checkpoint(reworded).from_table(written).model_dump() == {"description": 7}
+    with pytest.raises(Corrupt, match="other fields"):
+        small_checkpoint(state("As it was.", {"description": str})).from_table(written)
 
 
 def test_a_log_that_was_never_begun_costs_one_request(desk: Desk) -> None:
