@@ -58,38 +58,38 @@ def compact(  # noqa: PLR0913, PLR0917  (the paper's signature)
 ) -> JobRunResult:
     """Applies every pending upsert and delete of a table to its compacted streams; returns when all is committed.
 
-    delta_catalog_client  the lake, from `DeltaCatalog.open`
-    primary_keys          None: the table's own, from its properties; others than these are refused
-    sort_keys             (column, "ascending" or "descending") pairs: the row that is last in this order survives.
-                          None: the table's own; where it has none, the last row of the stream
-    destination_compacted_table_id, rows_per_compacted_file, compacted_file_content_type
-                          None: the table's own; where it has none, the source table, 4,000,000 and "parquet"
-    desired_sla           seconds that it should take at most. The cores are this machine's, so it changes no plan:
-                          `within_desired_sla` of the result says whether it was met, and a warning before the first
-                          session names the seconds that are expected if these are more
-    sns_event_topic_arn   a topic for events; a session's are published when it has ended
-    partitions            the partition streams; None: all that have an active stream version
-    max_rows_per_round    delta rows; None: as many as fit into memory
-    tombstone_retention   stream positions for which a deleted key is remembered for custom sort keys; None: for ever
-    max_dead_row_share    compacted files with at most this share of dead rows are not rewritten; scans and lookups
-                          leave their dead rows out; 0: files have live rows only
-    own_parquet_pages     whether Lithify reads and writes the Parquet pages that it supports; False: Arrow does all
-    page_check_share      of the row groups whose pages Lithify wrote, this share is read back by Arrow and compared
-                          with the source before each commit
-    spark                 a running SparkSession; None: small sessions run in this process, on one core, side by
-                          side, and for large ones a Spark is started on this machine and stopped again
-    engine                runs the steps of all sessions, instead of `spark`
-    progress              called with a `SessionProgress` at each progress, from any thread, one call at a time
-    wait_seconds          of a table with `session_plans`, whose streams another compactor may have: how long to wait
-                          for its end. One that was killed keeps others away until the time of its plan is over,
-                          which the error names; 0: refused at once. Other partitions are compacted meanwhile
+    Args:
+        delta_catalog_client: the lake, from `DeltaCatalog.open`
+        primary_keys: None: the table's own, from its properties; others than these are refused
+        sort_keys: (column, "ascending" or "descending") pairs: the row that is last in this order survives. None: the
+            table's own; where it has none, the last row of the stream
+        destination_compacted_table_id, rows_per_compacted_file, compacted_file_content_type: None: the table's own;
+            where it has none, the source table, 4,000,000 and "parquet"
+        desired_sla: seconds that it should take at most. The cores are this machine's, so it changes no plan:
+            `within_desired_sla` of the result says whether it was met, and a warning before the first session names the
+            seconds that are expected if these are more
+        sns_event_topic_arn: a topic for events; a session's are published when it has ended
+        partitions: the partition streams; None: all that have an active stream version
+        max_rows_per_round: delta rows; None: as many as fit into memory
+        tombstone_retention: stream positions for which a deleted key is remembered for custom sort keys; None: for ever
+        max_dead_row_share: compacted files with at most this share of dead rows are not rewritten; scans and lookups
+            leave their dead rows out; 0: files have live rows only
+        own_parquet_pages: whether Lithify reads and writes the Parquet pages that it supports; False: Arrow does all
+        page_check_share: of the row groups whose pages Lithify wrote, this share is read back by Arrow and compared
+            with the source before each commit
+        spark: a running SparkSession; None: small sessions run in this process, on one core, side by side, and for
+            large ones a Spark is started on this machine and stopped again
+        engine: runs the steps of all sessions, instead of `spark`
+        progress: called with a `SessionProgress` at each progress, from any thread, one call at a time
+        wait_seconds: of a table with `session_plans`, whose streams another compactor may have: how long to wait for
+            its end. One that was killed keeps others away until the time of its plan is over, which the error names; 0:
+            refused at once. Other partitions are compacted meanwhile
 
     Returns a result per session. A session with nothing to do has no rounds, and Spark is not started for it.
     Raises `Invalid` with every reason for arguments or input that can never work, `Fenced` if another compactor works
     on the same stream, `Conflict` if that one has announced it (`wait_seconds`), `Unavailable` if the lake cannot be
     reached. If a partition fails, the others are compacted all the same: the error names it, and its `result` has the
-    outcome of all (`sessions`, `failures`).
-    """
+    outcome of all (`sessions`, `failures`)."""
     if delta_catalog_client is None:
         raise Invalid("delta_catalog_client is missing: pass DeltaCatalog.open('s3://bucket/prefix') or a local one")
     if isinstance(delta_catalog_client, str | Path):

@@ -59,8 +59,8 @@ class Table(tables.Table):
         period and the retention have passed; until then `scan(as_of=...)` shows the rows, and `restore` brings them
         back. Of a published table the rows go from what is published, now or with the next publish. May be repeated.
 
-        partition  a value for each partition key, or for some of them: every partition with these values
-        """
+        Args:
+            partition: a value for each partition key, or for some of them: every partition with these values"""
         drop = drop_partitions(self._store, self.definition, partition, self._clock, write=not dry_run)
         if not dry_run:
             _publish(self._store, self, drop, self._clock)
@@ -74,11 +74,12 @@ class Table(tables.Table):
         appended by then and not compacted are compacted next. What a restore has undone, another one brings back. May
         be repeated: a partition that is restored already stays as it is, with what was appended to it meanwhile.
 
-        as_of      as for `scan`; within the table's retention
-        partition  a value for each partition key, or for some of them; None: the whole table, dropped partitions too
+        Args:
+            as_of: as for `scan`; within the table's retention
+            partition: a value for each partition key, or for some of them; None: the whole table, dropped partitions
+                too
 
-        Raises `Invalid`, before anything is written, if a partition's state of that time is out of reach.
-        """
+        Raises `Invalid`, before anything is written, if a partition's state of that time is out of reach."""
         from compactor.catalog.restoring import Restore, StreamRestore
 
         if partition:
@@ -118,14 +119,14 @@ class Table(tables.Table):
         """Add rows of many partitions: each goes to the partition that its partition columns name. One log entry for
         each partition stream; all are durable and visible when this returns. The rows are held in memory.
 
-        rows       as for `append`; files are read, not registered
-        operation  `upsert` or `delete`
-        delta_id   of the delta in each of the partitions; a repeated call with the same id and rows is a no-op with the
-                   same result
+        Args:
+            rows: as for `append`; files are read, not registered
+            operation: `upsert` or `delete`
+            delta_id: of the delta in each of the partitions; a repeated call with the same id and rows is a no-op with
+                the same result
 
         Raises `Invalid`, with row and column, if a row has no partition or cannot be appended; then nothing is added.
-        After any other error some of the partitions may have their rows: call it again with the same delta id.
-        """
+        After any other error some of the partitions may have their rows: call it again with the same delta id."""
         from compactor.catalog.delta_files import THE_DELTA, read_rows, refuse_absent
 
         refuse_absent(self._store.location, rows)
@@ -152,24 +153,24 @@ class Table(tables.Table):
         Of the changes of a key only the last one is added, by the table's sort keys, then by its place in the source. A
         row that moves to another partition is deleted in the old one, if the change has the row before it.
 
-        source      files, in the order of their changes; or, of flat rows, Arrow data
-        format      how they are written: "dms", "debezium", "maxwell", "canal", "ops", or a feed such as {"format":
-                    "ops", "column": "operation"}; None: as the table's property `changes` says
-        order       of a table without sort keys: columns by which the changes of the batch are in order
-        columns     names of columns in the feed, and those that they have in the table
-        keys_are_global  a key has one row in all partitions, and its changes do not say where it was: its old partition
-                    is looked up by a merged scan of the table, which reads the indexes of all partitions. One writer at
-                    a time, and files in their order
-        delta_id    of this batch: a repeated call with the same id and source is a no-op with the same result
-        quarantine  the folder for changes that cannot be applied: a file of JSON lines has them and their reasons, and
-                    the others are added; None: as the table's property `quarantine` says
+        Args:
+            source: files, in the order of their changes; or, of flat rows, Arrow data
+            format: how they are written: "dms", "debezium", "maxwell", "canal", "ops", or a feed such as {"format":
+                "ops", "column": "operation"}; None: as the table's property `changes` says
+            order: of a table without sort keys: columns by which the changes of the batch are in order
+            columns: names of columns in the feed, and those that they have in the table
+            keys_are_global: a key has one row in all partitions, and its changes do not say where it was: its old
+                partition is looked up by a merged scan of the table, which reads the indexes of all partitions. One
+                writer at a time, and files in their order
+            delta_id: of this batch: a repeated call with the same id and source is a no-op with the same result
+            quarantine: the folder for changes that cannot be applied: a file of JSON lines has them and their reasons,
+                and the others are added; None: as the table's property `quarantine` says
 
         Returns the deltas, in order of partition, with `quarantined_rows` and `quarantine_uri`.
 
         Without a quarantine it raises `Invalid`, with file and row, for changes that cannot be applied whole; then
         nothing is added. After any other error some of the partitions may have theirs: call it again with the same
-        delta id.
-        """
+        delta id."""
         from compactor.catalog.delta_files import refuse_absent
         from compactor.changes.appending import (
             append_batch,
@@ -213,15 +214,15 @@ class Table(tables.Table):
 
         A partition key is added as a text column, after the others, if the files have no column of its name.
 
-        view     "compacted": the compacted rows; "merged": these with all later deltas applied. A partition that was
-                 never compacted is merged by the keys of the others; `Invalid` if these differ or are unknown
-        columns  names, in the order to return; None: all
-        filter   a PyArrow expression over the table's columns; rows for which it is null are left out. Of partitions
-                 whose values contradict it nothing is read, and their further columns are not among the scan's
-        as_of    a time: a datetime (UTC if it has no zone), ISO 8601 text, or epoch ms; for one partition (or a table
-                 without partition keys) also an entry number of its log. Raises `Invalid` if the table, or the one
-                 partition, was not there yet
-        """
+        Args:
+            view: "compacted": the compacted rows; "merged": these with all later deltas applied. A partition that was
+                never compacted is merged by the keys of the others; `Invalid` if these differ or are unknown
+            columns: names, in the order to return; None: all
+            filter: a PyArrow expression over the table's columns; rows for which it is null are left out. Of partitions
+                whose values contradict it nothing is read, and their further columns are not among the scan's
+            as_of: a time: a datetime (UTC if it has no zone), ISO 8601 text, or epoch ms; for one partition (or a table
+                without partition keys) also an entry number of its log. Raises `Invalid` if the table, or the one
+                partition, was not there yet"""
         from compactor.reading.scan import ScanRequest, open_scan, refuse_before
 
         listed = self.partitions if as_of is None else self.partitions_even_dropped
@@ -279,7 +280,8 @@ class DeltaCatalog(tables.DeltaCatalog):
         """Drops a table, and deletes every object of it, so that its id is free. Returns what goes; only with
         dry_run=False anything happens.
 
-        nothing_runs  no writer, compaction or reader of it is at work: its grace period need not have passed
+        Args:
+            nothing_runs: no writer, compaction or reader of it is at work: its grace period need not have passed
 
         Raises `Invalid` if some may be, and `Denied` without the right to delete all objects; then nothing has changed.
         """
@@ -300,15 +302,15 @@ class DeltaCatalog(tables.DeltaCatalog):
         """Add the changes of many tables in one feed, each to its table: by table id, the deltas. See
         `Table.append_changes`; every table's part is a batch of its own, with the same delta id.
 
-        table_of    the fields that say which table a change is of, joined by dots: "source.schema.source.table",
-                    "database.table"; of flat rows, columns, which are no part of the row
-        tables      ids of tables by the names that the feed has for them, such as {"shop.orders": "SHOP.ORDERS.V1"};
-                    None: its changes are left out
-        quarantine  as for a table, for changes of these tables; a file for each table
+        Args:
+            table_of: the fields that say which table a change is of, joined by dots: "source.schema.source.table",
+                "database.table"; of flat rows, columns, which are no part of the row
+            tables: ids of tables by the names that the feed has for them, such as {"shop.orders": "SHOP.ORDERS.V1"};
+                None: its changes are left out
+            quarantine: as for a table, for changes of these tables; a file for each table
 
         Raises `Invalid`, with file and row, for a change that cannot be applied, or of another table; then nothing is
-        added. After any other error some of the tables may have theirs: call it again with the same delta id.
-        """
+        added. After any other error some of the tables may have theirs: call it again with the same delta id."""
         from compactor.catalog.delta_files import refuse_absent
         from compactor.changes.appending import (
             append_batch,

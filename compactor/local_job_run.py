@@ -59,9 +59,9 @@ from compactor.storage.concurrently import AT_ONCE, run_concurrently
 class _Planned:
     """A session's plan.
 
-    on_spark      it runs on a Spark that is started for such sessions; else on the given engine, or in this process
-    side_by_side  it runs in this process, beside others, and was planned with its part of the memory
-    """
+    Attributes:
+        on_spark: it runs on a Spark that is started for such sessions; else on the given engine, or in this process
+        side_by_side: it runs in this process, beside others, and was planned with its part of the memory"""
 
     plan: SessionPlan
     on_spark: bool = False
@@ -124,8 +124,8 @@ def run_here(
 class _Work:
     """The sessions of a job run while they run: what came of each, by its id.
 
-    destination  the table, once a session has been planned, or there is nothing to do
-    """
+    Attributes:
+        destination: the table, once a session has been planned, or there is nothing to do"""
 
     def __init__(
         self,

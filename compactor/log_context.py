@@ -44,9 +44,9 @@ def configure_logging(
 ) -> None:
     """JSON lines for machines, coloured text for a terminal. Called once, by a process's main.
 
-    runs_session  the process runs a session, so `log_session_line` writes; in a command that shows progress, only at
-                  debug
-    """
+    Args:
+        runs_session: the process runs a session, so `log_session_line` writes; in a command that shows progress, only
+            at debug"""
     out = stream if stream is not None else sys.stderr
     threshold = logging.getLevelNamesMapping()[level.upper()]
 

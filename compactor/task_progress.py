@@ -70,9 +70,9 @@ def listening(
 ) -> Iterator[ProgressListener | None]:
     """Listens until the block ends; None if no port can be opened.
 
-    host       the driver's address for tasks
-    bind_host  the address that the driver listens on
-    """
+    Args:
+        host: the driver's address for tasks
+        bind_host: the address that the driver listens on"""
     with ExitStack() as closing:
         try:
             family, kind, _, _, address = socket.getaddrinfo(bind_host, 0, type=socket.SOCK_DGRAM)[0]

@@ -78,16 +78,16 @@ class DispatcherSettings:
 class ExternalServices:
     """The external services of a dispatcher.
 
-    state      where job runs are recorded
-    open_lake  the lake at a location
-    open_glue  the Glue Data Catalog of a lake's region
-    sink_for   where the events of a job run go that named a topic, or none
-    callbacks  the service in which workflows wait
-    listing    the cluster, if it can list its jobs, those of other launchers too: then it is swept
-    task       where a workflow waits for this dispatcher itself
-    workers    for small sessions; None: all run on `cluster`
-    owner      the name of this dispatcher in claims, unique among all that share the state
-    """
+    Attributes:
+        state: where job runs are recorded
+        open_lake: the lake at a location
+        open_glue: the Glue Data Catalog of a lake's region
+        sink_for: where the events of a job run go that named a topic, or none
+        callbacks: the service in which workflows wait
+        listing: the cluster, if it can list its jobs, those of other launchers too: then it is swept
+        task: where a workflow waits for this dispatcher itself
+        workers: for small sessions; None: all run on `cluster`
+        owner: the name of this dispatcher in claims, unique among all that share the state"""
 
     queue: Queue
     state: ObjectStore

@@ -139,15 +139,15 @@ class TopicSinks:
 @dataclass(frozen=True)
 class CommandDependencies:
     """
-    memory_bytes  of this machine
-    cores         of this machine that this process may use
-    owner         the name of this process in claims
-    program       the name of this command in a shell
-    variables     the environment's LITHIFY_* variables, by the option's name
-    stops_on_signal  from its call on, the event that SIGTERM and SIGINT set, instead of ending the process
-    stand_in_for_aws  from its call on, this process and its children have these AWS variables and no others
-    settings      of a dispatcher, where its options do not say otherwise; None: those of every dispatcher
-    """
+    Attributes:
+        memory_bytes: of this machine
+        cores: of this machine that this process may use
+        owner: the name of this process in claims
+        program: the name of this command in a shell
+        variables: the environment's LITHIFY_* variables, by the option's name
+        stops_on_signal: from its call on, the event that SIGTERM and SIGINT set, instead of ending the process
+        stand_in_for_aws: from its call on, this process and its children have these AWS variables and no others
+        settings: of a dispatcher, where its options do not say otherwise; None: those of every dispatcher"""
 
     clients: Clients
     clock: Clock

@@ -125,13 +125,13 @@ def _same(value: object) -> object:
 @dataclass(frozen=True)
 class Column:
     """
-    key      its name in JSON, JSON lines and CSV
-    heading  its name for people; left out: the key's words
-    show     its values for people
-    style    how a value is coloured
-    in_csv   its values in CSV
-    for_people  whether text shows it
-    """
+    Attributes:
+        key: its name in JSON, JSON lines and CSV
+        heading: its name for people; left out: the key's words
+        show: its values for people
+        style: how a value is coloured
+        in_csv: its values in CSV
+        for_people: whether text shows it"""
 
     key: str
     heading: str = ""
@@ -170,8 +170,8 @@ def data_columns(names: Iterable[str]) -> tuple[Column, ...]:
 def table_lines(columns: Sequence[Column], records: Iterable[Record], width: int | None) -> Iterator[Line]:
     """One line per record below a heading, or, if one of them is wider than the page, a block of lines per record.
 
-    width  characters of the page; None: no limit
-    """
+    Args:
+        width: characters of the page; None: no limit"""
     kept, columns = list(records), [column for column in columns if column.for_people]
     cells = [[printable(column.show(record.get(column.key))) for record in kept] for column in columns]
     widths = [max(map(_cells, (column.title, *texts))) for column, texts in zip(columns, cells, strict=True)]

@@ -64,14 +64,14 @@ NOT_EVERYTHING_DONE = "it was stopped before everything was done: the next dispa
 @dataclass(frozen=True)
 class ServiceSettings:
     """
-    drain_seconds  that running sessions get after a stop was requested
-    until_idle     stop as soon as the queue is empty and every job run has ended
-    metrics_namespace  of metrics that are written to stdout in CloudWatch's embedded format; None: none are
-    metrics_seconds  between two writes of them: CloudWatch's metrics have one value a minute
-    health_file    the report of services that are not reached, rewritten every `health_seconds`; None: no file
-    gone_after_seconds  age of a report that says that the dispatcher hangs or has ended
-    cluster_sweep_seconds  between two looks for clusters without an owner; after two that find one, it is ended
-    """
+    Attributes:
+        drain_seconds: that running sessions get after a stop was requested
+        until_idle: stop as soon as the queue is empty and every job run has ended
+        metrics_namespace: of metrics that are written to stdout in CloudWatch's embedded format; None: none are
+        metrics_seconds: between two writes of them: CloudWatch's metrics have one value a minute
+        health_file: the report of services that are not reached, rewritten every `health_seconds`; None: no file
+        gone_after_seconds: age of a report that says that the dispatcher hangs or has ended
+        cluster_sweep_seconds: between two looks for clusters without an owner; after two that find one, it is ended"""
 
     drain_seconds: float = 60.0
     until_idle: bool = False
@@ -93,11 +93,11 @@ def health_file(settings: ServiceSettings, owner: str, clock: Clock, warnings: t
 class Background:
     """The background work of a dispatcher beside its job runs, each in a thread of its own.
 
-    history  the upkeep of the history; None: another dispatcher does it
-    sweep    of clusters without an owner, if sessions run on clusters that outlive their dispatchers
-    task     where a workflow waits for the dispatcher itself
-    workers  processes for small sessions, which live as long as it runs
-    """
+    Attributes:
+        history: the upkeep of the history; None: another dispatcher does it
+        sweep: of clusters without an owner, if sessions run on clusters that outlive their dispatchers
+        task: where a workflow waits for the dispatcher itself
+        workers: processes for small sessions, which live as long as it runs"""
 
     history: HistoryUpkeep | None = None
     sweep: Sweep | None = None
@@ -143,8 +143,8 @@ class Dispatcher:
         """Returns after a drain: the work that is left, in sentences, if it was to run until idle; otherwise nothing.
         Raises the error that made receiving impossible, also after a drain.
 
-        stops_jobs  asked at the end of the drain: whether Spark jobs that still run are stopped, or left running
-        """
+        Args:
+            stops_jobs: asked at the end of the drain: whether Spark jobs that still run are stopped, or left running"""
         _log.info("dispatcher_started")
         loops_end = threading.Event()
         with ExitStack() as loops, ThreadPoolExecutor(1, thread_name_prefix="receiver") as thread:

@@ -35,10 +35,10 @@ READS, ACTS = "OperatorReadRole", "OperatorActRole"
 @dataclass(frozen=True)
 class Alarm:
     """
-    why        the meaning, and what to do: the first command is what to do first
-    role       with which that command works
-    statistic  over `period_seconds`; the alarm is raised while it is at or above `threshold`, or below it
-    """
+    Attributes:
+        why: the meaning, and what to do: the first command is what to do first
+        role: with which that command works
+        statistic: over `period_seconds`; the alarm is raised while it is at or above `threshold`, or below it"""
 
     name: str
     why: str

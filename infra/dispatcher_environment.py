@@ -50,9 +50,9 @@ class Addresses:
 class SparkAddresses:
     """Resources that sessions run on.
 
-    subnet_ids  one for each zone
-    application_id  of EMR Serverless; the fields of EMR are empty then
-    """
+    Attributes:
+        subnet_ids: one for each zone
+        application_id: of EMR Serverless; the fields of EMR are empty then"""
 
     job_role: str
     subnet_ids: tuple[str, ...] = ()

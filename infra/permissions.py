@@ -11,12 +11,12 @@ JsonObject = dict[str, object]
 @dataclass(frozen=True)
 class Permission:
     """
-    sid         its name in the policy
-    why         a phrase, for the table
-    actions     `service:Action` each, never a wildcard
-    resources   ARNs; `*` only where AWS knows nothing narrower, and `why` says so
-    conditions  as IAM has them
-    """
+    Attributes:
+        sid: its name in the policy
+        why: a phrase, for the table
+        actions: `service:Action` each, never a wildcard
+        resources: ARNs; `*` only where AWS knows nothing narrower, and `why` says so
+        conditions: as IAM has them"""
 
     sid: str
     why: str
@@ -49,10 +49,10 @@ def document(permissions: Sequence[Permission]) -> JsonObject:
 class Part:
     """A role and its permissions.
 
-    name       of the part, for display: `Spark job`
-    role       the role's logical id
-    principals  the services that take the role; none: people and programs of the account that may assume it
-    """
+    Attributes:
+        name: of the part, for display: `Spark job`
+        role: the role's logical id
+        principals: the services that take the role; none: people and programs of the account that may assume it"""
 
     name: str
     role: str

@@ -33,65 +33,65 @@ RELEASE: str = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read
 @dataclass(frozen=True, kw_only=True)
 class Stage:
     """
-    account          twelve digits, or `any`
-    region           of AWS
-    alarm_addresses  e-mail addresses that alarms are sent to
-    lakes            each a prefix in the stack's own bucket of lakes, or s3://bucket/prefix of a lake that exists
-                     already; documents that name no lake mean the first
-    allow_files      each s3://bucket/prefix: files below it may be registered in the lakes, in place. Files of
-                     another bucket have to be readable for this account, and their key, too
-    landing          each s3://bucket/prefix: a file that lands below it is announced to `lithify ingest`, which appends
-                     it to its table. The bucket is of this account and region, and its notifications go to EventBridge
-    glue_databases   of the Glue Data Catalog, in the stage's region, that dispatchers may enter published tables into
-    state_bucket     the name of the bucket that the stack makes for the state; empty: CloudFormation chooses
-    key_arn          a KMS key for buckets, queues and topics; empty: the stack makes one
-    cidr             of the network
-    zones            availability zones over which the dispatchers are spread
-    nat_gateways     number; 0: tasks and clusters have public addresses; else they are in private subnets
-    flow_logs        whether the network's connections are logged
+    Attributes:
+        account: twelve digits, or `any`
+        region: of AWS
+        alarm_addresses: e-mail addresses that alarms are sent to
+        lakes: each a prefix in the stack's own bucket of lakes, or s3://bucket/prefix of a lake that exists already;
+            documents that name no lake mean the first
+        allow_files: each s3://bucket/prefix: files below it may be registered in the lakes, in place. Files of another
+            bucket have to be readable for this account, and their key, too
+        landing: each s3://bucket/prefix: a file that lands below it is announced to `lithify ingest`, which appends it
+            to its table. The bucket is of this account and region, and its notifications go to EventBridge
+        glue_databases: of the Glue Data Catalog, in the stage's region, that dispatchers may enter published tables
+            into
+        state_bucket: the name of the bucket that the stack makes for the state; empty: CloudFormation chooses
+        key_arn: a KMS key for buckets, queues and topics; empty: the stack makes one
+        cidr: of the network
+        zones: availability zones over which the dispatchers are spread
+        nat_gateways: number; 0: tasks and clusters have public addresses; else they are in private subnets
+        flow_logs: whether the network's connections are logged
 
-    dispatchers       number that run at a time
-    image_tag         of the dispatcher's image in the stack's repository
-    dispatcher_cpu    of a dispatcher's task; 1024 is one vCPU
-    dispatcher_memory_mib  of a dispatcher's task
-    http_port         on which a dispatcher answers probes, inside its task
-    heartbeat_seconds  after which a silent dispatcher is replaced
-    restart_seconds   between a dispatcher's end and the start of the next; no pause after a missed heartbeat
-    drain_seconds     for a dispatcher's sessions to end when it is stopped
-    stop_seconds      after which its task is killed
-    watch_seconds     between two checks of the length of the workflow's execution
-    execution_events_max  after which it continues as a new one
-    max_sessions      on clusters at a time, of one dispatcher
-    workers           warm processes in a dispatcher's task, which run small sessions without a cluster. The role of
-                      the dispatcher may write lakes then, as the Spark job's may; 0: it may not, and each session
-                      starts a cluster
-    dispatcher        other options of `lithify dispatch`, each given as dispatcher.NAME=value, such as
-                      dispatcher.max_attempts=5
+        dispatchers: number that run at a time
+        image_tag: of the dispatcher's image in the stack's repository
+        dispatcher_cpu: of a dispatcher's task; 1024 is one vCPU
+        dispatcher_memory_mib: of a dispatcher's task
+        http_port: on which a dispatcher answers probes, inside its task
+        heartbeat_seconds: after which a silent dispatcher is replaced
+        restart_seconds: between a dispatcher's end and the start of the next; no pause after a missed heartbeat
+        drain_seconds: for a dispatcher's sessions to end when it is stopped
+        stop_seconds: after which its task is killed
+        watch_seconds: between two checks of the length of the workflow's execution
+        execution_events_max: after which it continues as a new one
+        max_sessions: on clusters at a time, of one dispatcher
+        workers: warm processes in a dispatcher's task, which run small sessions without a cluster. The role of the
+            dispatcher may write lakes then, as the Spark job's may; 0: it may not, and each session starts a cluster
+        dispatcher: other options of `lithify dispatch`, each given as dispatcher.NAME=value, such as
+            dispatcher.max_attempts=5
 
-    spark          where sessions run: emr, emr_serverless, or local, which is the dispatcher's own task
-    release_label  of EMR
-    max_nodes, max_vcpus, max_usd  limits of one session
-    spot_share     of a session's worker nodes, from 0 to 1
-    price_file     that `lithify prices` has written for the stage's region, read at synthesis; empty: the built-in
-                   list, which is that of us-east-1. Without prices of its region there is no stage on clusters
+        spark: where sessions run: emr, emr_serverless, or local, which is the dispatcher's own task
+        release_label: of EMR
+        max_nodes, max_vcpus, max_usd: limits of one session
+        spot_share: of a session's worker nodes, from 0 to 1
+        price_file: that `lithify prices` has written for the stage's region, read at synthesis; empty: the built-in
+            list, which is that of us-east-1. Without prices of its region there is no stage on clusters
 
-    visibility_seconds   time-out of an instruction
-    deliveries_max       before the queue itself moves it to the dead letters
-    retention_days       of instructions
-    dead_letter_days     of dead letters
-    log_days             of log lines, and of Spark's logs
-    keeper_minutes       between two looks of the keeper at all tables
-    default_policy       of tables without `compact_when`: JSON, or a preset; empty: they are left alone
-    keeper_hours         between two garbage collections
-    grace_hours          of garbage collection
-    ingests              number of `lithify ingest` that run at a time, for the first of the lakes; more than 0 once the
-                         image is in the repository
-    serve                whether `lithify serve` runs, over the first of the lakes; true once the image is in the
-                         repository, and a first job run has ended
+        visibility_seconds: time-out of an instruction
+        deliveries_max: before the queue itself moves it to the dead letters
+        retention_days: of instructions
+        dead_letter_days: of dead letters
+        log_days: of log lines, and of Spark's logs
+        keeper_minutes: between two looks of the keeper at all tables
+        default_policy: of tables without `compact_when`: JSON, or a preset; empty: they are left alone
+        keeper_hours: between two garbage collections
+        grace_hours: of garbage collection
+        ingests: number of `lithify ingest` that run at a time, for the first of the lakes; more than 0 once the image
+            is in the repository
+        serve: whether `lithify serve` runs, over the first of the lakes; true once the image is in the repository, and
+            a first job run has ended
 
-    oldest_instruction_seconds, usd_per_day   above which an alarm is raised
-    endpoint_url, s3_endpoint_url   if they are not AWS's own
-    """
+        oldest_instruction_seconds, usd_per_day: above which an alarm is raised
+        endpoint_url, s3_endpoint_url: if they are not AWS's own"""
 
     name: str
     account: str | None = None

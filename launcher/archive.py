@@ -139,13 +139,13 @@ _HERE = 'here=$(cd "$(dirname "$0")/.." && pwd -P) || exit 127\n'
 class ArchiveManifest(Document):
     """The content of an archive, and where it can run.
 
-    python    release of Python that it runs on, `3.11`; with_python: it contains it
-    platform  system and processor
-    cpu       what kernels were compiled for
-    spark     release of Spark where it was packed, `4.0`; None: there was none
-    packages  name and version of each
-    files, bytes  before they were compressed
-    """
+    Attributes:
+        python: release of Python that it runs on, `3.11`; with_python: it contains it
+        platform: system and processor
+        cpu: what kernels were compiled for
+        spark: release of Spark where it was packed, `4.0`; None: there was none
+        packages: name and version of each
+        files, bytes: before they were compressed"""
 
     format: int = 1
     lithify: str
@@ -171,10 +171,10 @@ class Packed:
 def pack_archive(target: Path, scratch: Path, cpu: str = THIS_CPU, *, with_python: bool = False) -> Packed:
     """Write the archive of the installed environment. `scratch`: an empty folder, of about 0.6 GB.
 
-    with_python  for workers without one, whose C library is at least as new as this machine's
+    Args:
+        with_python: for workers without one, whose C library is at least as new as this machine's
 
-    Raises `Invalid` if the environment is incomplete, or kernels cannot be compiled for `cpu`.
-    """
+    Raises `Invalid` if the environment is incomplete, or kernels cannot be compiled for `cpu`."""
     root = scratch / ENVIRONMENT
     packages = dict(sorted(_needed(PROJECT).items()))
     for name in packages:
@@ -227,8 +227,8 @@ def manifest_in(archive: BinaryIO, name: str, make_one: str) -> ArchiveManifest:
 def check_archive(archive: Path, spark_release: str | None) -> tuple[str, ...]:
     """Reasons why this driver's sessions cannot run with an archive, a sentence each.
 
-    spark_release  of the driver's Spark, `4.0`; None: not known
-    """
+    Args:
+        spark_release: of the driver's Spark, `4.0`; None: not known"""
     if not archive.is_file():
         return (f"there is no archive {archive}: make one with `lithify archive {archive}`",)
     try:

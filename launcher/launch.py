@@ -133,9 +133,9 @@ class RunAgain:
 class Control:
     """By whom sessions are run.
 
-    requeue  receives sessions that are to run again, or in another way
-    open_sessions  the number of sessions of the job run that have not ended
-    """
+    Attributes:
+        requeue: receives sessions that are to run again, or in another way
+        open_sessions: the number of sessions of the job run that have not ended"""
 
     journal: LaunchJournal
     command: Callable[[], SessionCommand]
@@ -148,10 +148,10 @@ class ClusterStarts(Protocol):
 
     def observed(self, start_seconds: float | None, factor: float | None) -> None:
         """
-        start_seconds  of a cluster that was launched, to the first sign of its job; elsewhere what a session took
-                       beside its work
-        factor         seconds of a session's work / predicted seconds
-        """
+        Args:
+            start_seconds: of a cluster that was launched, to the first sign of its job; elsewhere what a session took
+                beside its work
+            factor: seconds of a session's work / predicted seconds"""
 
     def applied(self, room: Room) -> Room:
         """The settings with what is expected by them."""
@@ -169,9 +169,9 @@ class StartsAsPlanned:
 @dataclass(frozen=True)
 class LaunchDependencies:
     """
-    commits  commits of a session so far
-    poller   shared by all launches of a dispatcher
-    """
+    Attributes:
+        commits: commits of a session so far
+        poller: shared by all launches of a dispatcher"""
 
     store: ObjectStore
     cluster: Cluster
@@ -438,8 +438,8 @@ class LaunchRun:
         """The Spark job has ended, or is `stalled` and ended here. A failure is attributed to running members of a
         bundle, not to members that had not begun.
 
-        why  the kind of the failure and its reason; None: the end was not observed, and nothing is attributed
-        """
+        Args:
+            why: the kind of the failure and its reason; None: the end was not observed, and nothing is attributed"""
         states = self._logs.read_all(self._open)
         open_states = {number: each for number, each in states.items() if self._logged_outcome(number, each) is None}
         begun = [number for number, state in open_states.items() if state.attempt == self._open[number].attempt]

@@ -32,12 +32,12 @@ class Member:
 class Launch:
     """What one Spark job runs.
 
-    name       of the job on its cluster
-    plan_key   of the plan that is the job's argument
-    members    by their position in that plan; members of a bundle that have ended before are left out
-    size       the number of members in that plan
-    bundle_id  None: a session alone
-    """
+    Attributes:
+        name: of the job on its cluster
+        plan_key: of the plan that is the job's argument
+        members: by their position in that plan; members of a bundle that have ended before are left out
+        size: the number of members in that plan
+        bundle_id: None: a session alone"""
 
     name: str
     plan_key: str
@@ -58,8 +58,8 @@ class Launch:
 class AttemptFailed:
     """An attempt that ended without success.
 
-    progressed  it committed at least one round
-    """
+    Attributes:
+        progressed: it committed at least one round"""
 
     error_kind: ErrorKind
     reasons: tuple[str, ...]
@@ -70,10 +70,10 @@ class AttemptFailed:
 class Retried:
     """A session whose attempt failed and is followed by another.
 
-    attempt       the next one
-    alone         in a Spark job of its own
-    was_launched  False: it failed before its number was taken
-    """
+    Attributes:
+        attempt: the next one
+        alone: in a Spark job of its own
+        was_launched: False: it failed before its number was taken"""
 
     session_id: str
     attempt: int

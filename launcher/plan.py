@@ -57,9 +57,9 @@ from launcher.sizing.money import cost_of, cost_sentences, expected_store_use, s
 class LackOfMemory:
     """The attempts of a session that ran out of memory.
 
-    attempts           their number
-    hash_bucket_count  of the session's first plan
-    """
+    Attributes:
+        attempts: their number
+        hash_bucket_count: of the session's first plan"""
 
     attempts: int
     hash_bucket_count: int
@@ -136,10 +136,10 @@ WorkerPlanner = Callable[[SessionSpec, DeltaCatalog, WorkerPool, int], SmallSess
 class BundleRoom:
     """The resources of a bundle.
 
-    cluster_plan  None on an existing machine
-    warnings      of its prices
-    desired       what is left of the desired SLA; None: it was not looked at
-    """
+    Attributes:
+        cluster_plan: None on an existing machine
+        warnings: of its prices
+        desired: what is left of the desired SLA; None: it was not looked at"""
 
     resources: Resources
     cluster_plan: ClusterPlan | None = None
@@ -304,9 +304,9 @@ def _sum(uses: Sequence[StoreUse]) -> StoreUse:
 class PlannedJobRun:
     """Sessions in the requested order.
 
-    spark_job_seconds  the expected seconds of each Spark job, in order
-    worker_seconds     likewise of each launch in a worker
-    """
+    Attributes:
+        spark_job_seconds: the expected seconds of each Spark job, in order
+        worker_seconds: likewise of each launch in a worker"""
 
     plans: tuple[SessionPlan | NothingToDo, ...]
     spark_job_seconds: tuple[float, ...]

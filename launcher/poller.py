@@ -36,9 +36,9 @@ Poll = Callable[[bool], bool]
 @dataclass(frozen=True)
 class PollerSettings:
     """
-    poll_seconds  short, because these polls need no request
-    look_seconds  two requests per session: 100 sessions cost some $0.03 an hour on S3
-    """
+    Attributes:
+        poll_seconds: short, because these polls need no request
+        look_seconds: two requests per session: 100 sessions cost some $0.03 an hour on S3"""
 
     poll_seconds: float = 0.2
     look_seconds: float = 10.0

@@ -102,9 +102,9 @@ class FinishedMember:
 
 class Progress(ABC):
     """
-    has_begun  the job has given a sign of life
-    ended      sessions whose end is known, by their positions
-    """
+    Attributes:
+        has_begun: the job has given a sign of life
+        ended: sessions whose end is known, by their positions"""
 
     def __init__(self, heartbeat_key: str, logs: SessionLogs, store: ObjectStore, journal: LaunchJournal) -> None:
         self.has_begun = False

@@ -25,12 +25,12 @@ from compactor.model.retries import Backoff
 @dataclass(frozen=True)
 class RetryPolicy:
     """
-    max_attempts       attempts that may fail without progress of the session
-    max_unwatched      launches in a row whose end was not observed: they may be what kills their dispatchers
-    patience_seconds   that services may be unavailable in a row, or have no capacity
-    retry_seconds      pause before the second attempt, doubled before each further one
-    retry_seconds_max  the longest pause
-    """
+    Attributes:
+        max_attempts: attempts that may fail without progress of the session
+        max_unwatched: launches in a row whose end was not observed: they may be what kills their dispatchers
+        patience_seconds: that services may be unavailable in a row, or have no capacity
+        retry_seconds: pause before the second attempt, doubled before each further one
+        retry_seconds_max: the longest pause"""
 
     max_attempts: int = 3
     max_unwatched: int = 12
@@ -42,8 +42,8 @@ class RetryPolicy:
         """Between half of the doubled pause and all of it, so that sessions that failed together are not retried
         together. Worked: 2.5 to 5 seconds, 5 to 10, 10 to 20, ..., 150 to 300.
 
-        chance  from 0 to 1
-        """
+        Args:
+            chance: from 0 to 1"""
         return Backoff(self.retry_seconds, self.retry_seconds_max, jitter=0.5).seconds(in_a_row, chance)
 
 
@@ -51,13 +51,13 @@ class RetryPolicy:
 class Setbacks:
     """The failures of a session so far, under all dispatchers.
 
-    failures         attempts in a row that failed and committed nothing
-    out_of_memory    attempts that ran out of memory: each makes the next plan smaller
-    outages          attempts in a row that a service or a cluster refused
-    outage_since_ms  when the first of these failed
-    fenced           attempts in a row that another compactor overtook
-    unwatched        launches in a row whose end was not observed
-    """
+    Attributes:
+        failures: attempts in a row that failed and committed nothing
+        out_of_memory: attempts that ran out of memory: each makes the next plan smaller
+        outages: attempts in a row that a service or a cluster refused
+        outage_since_ms: when the first of these failed
+        fenced: attempts in a row that another compactor overtook
+        unwatched: launches in a row whose end was not observed"""
 
     failures: int = 0
     out_of_memory: int = 0

@@ -83,9 +83,9 @@ class SessionLauncherSettings:
 @dataclass(frozen=True)
 class Planners:
     """
-    plan        of a session in a Spark job of its own
-    plan_small  of one that may share a Spark job, with the lake as it was just read
-    """
+    Attributes:
+        plan: of a session in a Spark job of its own
+        plan_small: of one that may share a Spark job, with the lake as it was just read"""
 
     plan: Planner
     plan_small: SmallPlanner
@@ -96,13 +96,13 @@ class Planners:
 class SessionTask:
     """A session to run, with the state of its earlier attempts.
 
-    attempt    the last one launched, 0: none
-    setbacks   their failures
-    in_flight  the last one, if its end is not recorded
-    bundle_id  of its bundle, if it is in flight in one
-    on_spark   it does not run in a worker
-    desired    what is left of its job run's desired SLA; None: it has none
-    """
+    Attributes:
+        attempt: the last one launched, 0: none
+        setbacks: their failures
+        in_flight: the last one, if its end is not recorded
+        bundle_id: of its bundle, if it is in flight in one
+        on_spark: it does not run in a worker
+        desired: what is left of its job run's desired SLA; None: it has none"""
 
     spec: SessionSpec
     attempt: int = 0

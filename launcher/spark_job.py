@@ -35,12 +35,12 @@ def job_name(state: StoreLocation, job_run_id: str, session_id: str, attempt: in
 class SparkJob:
     """One attempt of a session.
 
-    name       of the application and its cluster: see `job_name`
-    state      where the plan, the session log and the heartbeat lie
-    plan_key   of the attempt's plan in `state`
-    resources  resources of that plan
-    launched_at_ms  by the dispatcher's wall clock; None: not known
-    """
+    Attributes:
+        name: of the application and its cluster: see `job_name`
+        state: where the plan, the session log and the heartbeat lie
+        plan_key: of the attempt's plan in `state`
+        resources: resources of that plan
+        launched_at_ms: by the dispatcher's wall clock; None: not known"""
 
     name: str
     state: StoreLocation
@@ -57,10 +57,10 @@ class NotLaunched(Unavailable):
 class ClusterReference(Document):
     """Where a Spark job runs: enough to find it again, from any dispatcher that can reach it.
 
-    kind    of the cluster: `local`, `standalone`, ...
-    region  of a cloud, None elsewhere
-    ids     what that kind needs to find the job
-    """
+    Attributes:
+        kind: of the cluster: `local`, `standalone`, ...
+        region: of a cloud, None elsewhere
+        ids: what that kind needs to find the job"""
 
     kind: str
     region: str | None = None
@@ -111,10 +111,10 @@ JobStatus = JobRunning | JobSucceeded | JobFailed | NoCapacity | JobVanished | O
 class InFlight:
     """An attempt that was launched, or was about to be, without a recorded end.
 
-    name       by which its cluster knows it; None: it is not recorded
-    place      where it was to be launched; None likewise
-    reference  None: its dispatcher died before recording it, or could not
-    """
+    Attributes:
+        name: by which its cluster knows it; None: it is not recorded
+        place: where it was to be launched; None likewise
+        reference: None: its dispatcher died before recording it, or could not"""
 
     attempt: int
     name: str | None = None

@@ -28,9 +28,9 @@ INTERVAL_SECONDS = 300.0
 @dataclass(frozen=True)
 class Owners:
     """
-    names                 of the attempts and bundles that open sessions' logs name: see `launcher.spark_job.job_name`
-    unreadable_job_runs   open job runs whose logs cannot be read now
-    """
+    Attributes:
+        names: of the attempts and bundles that open sessions' logs name: see `launcher.spark_job.job_name`
+        unreadable_job_runs: open job runs whose logs cannot be read now"""
 
     names: frozenset[str]
     unreadable_job_runs: tuple[str, ...] = ()
@@ -39,10 +39,10 @@ class Owners:
 @dataclass(frozen=True)
 class SweepLook:
     """
-    owned      running jobs with an owner
-    ownerless  jobs without an owner
-    to_end     those of them that had none an interval ago either
-    """
+    Attributes:
+        owned: running jobs with an owner
+        ownerless: jobs without an owner
+        to_end: those of them that had none an interval ago either"""
 
     owned: tuple[LaunchedJob, ...]
     ownerless: tuple[LaunchedJob, ...]

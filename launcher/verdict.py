@@ -25,10 +25,10 @@ from launcher.spark_job import JobFailed, JobRunning, JobStatus, JobSucceeded, J
 @dataclass(frozen=True)
 class WatchTimers:
     """
-    start_seconds  from the launch to the first sign of the job: an entry in the session log, a bundle's heartbeat
-    stall_seconds  without progress
-    exit_seconds   from the end of its sessions to the end of the job, and from asking it to end to that
-    """
+    Attributes:
+        start_seconds: from the launch to the first sign of the job: an entry in the session log, a bundle's heartbeat
+        stall_seconds: without progress
+        exit_seconds: from the end of its sessions to the end of the job, and from asking it to end to that"""
 
     start_seconds: float = 600.0
     stall_seconds: float = 900.0
@@ -43,10 +43,10 @@ class WatchTimers:
 class Observation:
     """One observation. The job is read before the logs: once it has ended, the logs are complete.
 
-    has_begun      the job has given a sign of life
-    has_ended      the end of each of its sessions is known
-    quiet_seconds  since the last progress, or since the launch
-    """
+    Attributes:
+        has_begun: the job has given a sign of life
+        has_ended: the end of each of its sessions is known
+        quiet_seconds: since the last progress, or since the launch"""
 
     status: JobStatus
     has_begun: bool

@@ -39,10 +39,10 @@ class StreamVersionDeprecated(Document):
 class JoinedDelta(Document):
     """A small append whose rows are in the files of a delta with those of others.
 
-    delta_id, content_digest  those that its delta would have by itself
-    rows                      its rows follow those of the one before
-    sequencer                 orders the versions of one object, as text; None: not known
-    """
+    Attributes:
+        delta_id, content_digest: those that its delta would have by itself
+        rows: its rows follow those of the one before
+        sequencer: orders the versions of one object, as text; None: not known"""
 
     delta_id: str
     content_digest: str
@@ -53,10 +53,10 @@ class JoinedDelta(Document):
 class DeltaAdded(Document):
     """A delta, durable with this entry.
 
-    content_digest  of the appended data; the same delta id with another digest is refused
-    at_ms           the writer's clock; None: not recorded
-    joined          the appends that the delta consists of; empty: it is one
-    """
+    Attributes:
+        content_digest: of the appended data; the same delta id with another digest is refused
+        at_ms: the writer's clock; None: not recorded
+        joined: the appends that the delta consists of; empty: it is one"""
 
     action: Literal["delta_added"] = "delta_added"
     stream_version: int = Field(ge=1)
@@ -105,9 +105,9 @@ class DeltasTaken(Document):
 class DeltasRetired(Document):
     """The deltas up to and including this position are removed from the stream version: every compaction has read them.
 
-    at_ms                 the writer's clock; ids whose time of refusal ended before it may be dropped
-    ids_refused_until_ms  an append with one of their ids is refused at least until this time
-    """
+    Attributes:
+        at_ms: the writer's clock; ids whose time of refusal ended before it may be dropped
+        ids_refused_until_ms: an append with one of their ids is refused at least until this time"""
 
     action: Literal["deltas_retired"] = "deltas_retired"
     stream_version: int = Field(ge=1)
@@ -119,11 +119,11 @@ class DeltasRetired(Document):
 class SessionTiming(Document):
     """A session of the table, held against its prediction. For planning later ones.
 
-    place              "process", "spark" or "cluster"
-    predicted_seconds  of its rounds, without the start of a Spark or a cluster
-    seconds            that they took, likewise
-    is_corrected       the prediction was corrected, step by step, by the table's earlier rounds; None: not recorded
-    """
+    Attributes:
+        place: "process", "spark" or "cluster"
+        predicted_seconds: of its rounds, without the start of a Spark or a cluster
+        seconds: that they took, likewise
+        is_corrected: the prediction was corrected, step by step, by the table's earlier rounds; None: not recorded"""
 
     place: str
     predicted_seconds: float = Field(gt=0)
@@ -138,18 +138,18 @@ TIMINGS_KEPT = 24
 class RoundCommitted(Document):
     """A round: the files that it makes visible, the index that points to them, and its completion.
 
-    commit_id              unique to the attempt; a writer recognises its own entry by it after a lost answer
-    source_*               the source: table, stream version, and the high watermark
-    bytes_at_rest          size of all compacted files after the round
-    files_removed          file numbers that are no longer part of the stream
-    deletion_vectors       new ones, each replacing its file's earlier one
-    index_files            the whole index of `index_version`, including the runs that it keeps of earlier versions
-    digest_encoding        the number of the digests' key encoding (FORMAT.md)
-    compacted_schema       Arrow schema of the rows, as a base64 IPC message; later rounds may widen it
-    tombstone_retention    for how many stream positions the round has remembered deleted keys; None: for ever
-    at_ms                  the compactor's clock; None: not recorded
-    timings                of the last sessions, this one included, the oldest first
-    """
+    Attributes:
+        commit_id: unique to the attempt; a writer recognises its own entry by it after a lost answer
+        source_*: the source: table, stream version, and the high watermark
+        bytes_at_rest: size of all compacted files after the round
+        files_removed: file numbers that are no longer part of the stream
+        deletion_vectors: new ones, each replacing its file's earlier one
+        index_files: the whole index of `index_version`, including the runs that it keeps of earlier versions
+        digest_encoding: the number of the digests' key encoding (FORMAT.md)
+        compacted_schema: Arrow schema of the rows, as a base64 IPC message; later rounds may widen it
+        tombstone_retention: for how many stream positions the round has remembered deleted keys; None: for ever
+        at_ms: the compactor's clock; None: not recorded
+        timings: of the last sessions, this one included, the oldest first"""
 
     action: Literal["round_committed"] = "round_committed"
     commit_id: str
@@ -197,8 +197,8 @@ class IndexRehashed(Document):
 class PlannedRound(Document):
     """A round that a session will run.
 
-    processed  how far the source is compacted after it; None: the round reads no delta
-    """
+    Attributes:
+        processed: how far the source is compacted after it; None: the round reads no delta"""
 
     files: int = Field(ge=0)
     rows: int = Field(ge=0)
@@ -209,13 +209,13 @@ class SessionPlanAnnounced(Document):
     """What a session will do to the compacted side, before it does it. It is in force until its last commit, its end,
     another plan, or a commit of another session.
 
-    plan_id              unique to the attempt
-    source_entry_number  the source is read as of this entry
-    from_*               the compacted side that was read; None: nothing is compacted yet
-    rounds               those to run; none: the index is rehashed, and nothing else
-    at_ms                the writer's clock
-    lasts_seconds        so long after `at_ms` another session may replace it
-    """
+    Attributes:
+        plan_id: unique to the attempt
+        source_entry_number: the source is read as of this entry
+        from_*: the compacted side that was read; None: nothing is compacted yet
+        rounds: those to run; none: the index is rehashed, and nothing else
+        at_ms: the writer's clock
+        lasts_seconds: so long after `at_ms` another session may replace it"""
 
     action: Literal["session_planned"] = "session_planned"
     plan_id: str
@@ -247,9 +247,9 @@ class SessionPlanEnded(Document):
 class StreamDropped(Document):
     """Every row leaves the stream: its stream versions are deprecated, their deltas and the compacted side are gone.
 
-    at_ms                 the writer's clock
-    ids_refused_until_ms  an append with the id of a dropped delta is refused at least until this time
-    """
+    Attributes:
+        at_ms: the writer's clock
+        ids_refused_until_ms: an append with the id of a dropped delta is refused at least until this time"""
 
     action: Literal["stream_dropped"] = "stream_dropped"
     drop_id: str
@@ -287,8 +287,8 @@ class RestoredSide(Document):
 class StreamRestored(Document):
     """The compacted side is again what it was at an earlier entry; None: there was none.
 
-    skipped  what was appended since, which no compaction reads
-    """
+    Attributes:
+        skipped: what was appended since, which no compaction reads"""
 
     action: Literal["stream_restored"] = "stream_restored"
     restore_id: str

@@ -41,11 +41,11 @@ POSITION_GIVEN_MAX = POSITION_MAX - 2**32
 class DeltaRequest:
     """An append without its rows.
 
-    position        None: the writer's clock in ms, or the last position + 1 if that is greater
-    delta_id        identifies a repeated append
-    stream_version  None: the active one
-    joined          the appends that the delta consists of; empty: it is one
-    """
+    Attributes:
+        position: None: the writer's clock in ms, or the last position + 1 if that is greater
+        delta_id: identifies a repeated append
+        stream_version: None: the active one
+        joined: the appends that the delta consists of; empty: it is one"""
 
     operation: Operation
     position: int | None

@@ -53,9 +53,9 @@ _BEGINNING_OF_A_TIME = re.compile(r"\d{4}(-?\d\d(-?\d\d([T ]?\d\d(:?\d\d(:?\d\d)
 class _Marker:
     """A column that may say what happened to each row, with the number of rows of each of its values.
 
-    path         its name, or, of a field of a struct, both names
-    is_envelope  whether a row is a change event of Debezium, and the columns are within it
-    """
+    Attributes:
+        path: its name, or, of a field of a struct, both names
+        is_envelope: whether a row is a change event of Debezium, and the columns are within it"""
 
     path: tuple[str, ...]
     is_envelope: bool
@@ -101,9 +101,9 @@ class _Marker:
 class ArrivingRowsCheck:
     """The checks of one file, or of all rows of a writer: `add` raises `Invalid`, `warnings` is what is reported.
 
-    source_name   for messages
-    is_published  whether other engines read the table: they would read a null as the partition's value
-    """
+    Args:
+        source_name: for messages
+        is_published: whether other engines read the table: they would read a null as the partition's value"""
 
     def __init__(
         self,

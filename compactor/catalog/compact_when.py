@@ -32,14 +32,14 @@ Usd = Annotated[float, Field(gt=0)]
 class Preset(StrEnum):
     """Policies by name.
 
-    UPSOLVER    60 files or more of less than 32 MB on average, the last of them written more than 2 days ago; or 1,000
-                files or more of less than 32 MB; or the last write is more than 35 days ago, and files have less than
-                32 MB
-    SIZE_RATIO  of some files, all but the largest together have `ratio` times the bytes of the largest
-    STREAMING   the oldest delta is 5 minutes old, and the last compaction a minute
-    NIGHTLY     something is pending, from 1:00 to 5:00 UTC, once a night
-    MANUAL      never: the table is compacted by instructions only
-    """
+    Attributes:
+        UPSOLVER: 60 files or more of less than 32 MB on average, the last of them written more than 2 days ago; or
+            1,000 files or more of less than 32 MB; or the last write is more than 35 days ago, and files have less than
+            32 MB
+        SIZE_RATIO: of some files, all but the largest together have `ratio` times the bytes of the largest
+        STREAMING: the oldest delta is 5 minutes old, and the last compaction a minute
+        NIGHTLY: something is pending, from 1:00 to 5:00 UTC, once a night
+        MANUAL: never: the table is compacted by instructions only"""
 
     UPSOLVER = "upsolver"
     SIZE_RATIO = "size_ratio"

@@ -60,9 +60,9 @@ TableAction = Annotated[TableCreated | TablePropertiesSet | TableDropped, Field(
 class TableDefinition:
     """The fold of a definition log.
 
-    arrow_schema   the declared schema, as text
-    dropped_at_ms  None: the table is not dropped
-    """
+    Attributes:
+        arrow_schema: the declared schema, as text
+        dropped_at_ms: None: the table is not dropped"""
 
     table_id: str
     partition_keys: tuple[str, ...]

@@ -68,9 +68,9 @@ DeltaSource: TypeAlias = ArrowSource | Sequence[str | Path]
 class DeltaFiles:
     """The files of one delta, numbered from 1, and the digest of the writer's source.
 
-    schemas   (file name, columns): one for each file, or one for all
-    warnings  what in the rows is probably not what their writer meant, a sentence each
-    """
+    Attributes:
+        schemas: (file name, columns): one for each file, or one for all
+        warnings: what in the rows is probably not what their writer meant, a sentence each"""
 
     files: tuple[DataFile, ...]
     content_digest: str
@@ -82,12 +82,12 @@ class DeltaFiles:
 class DeltaRules:
     """What a table demands of a delta.
 
-    declared         the table's schema
-    takes_more       whether the delta may have columns that the schema lacks
-    is_published     whether other engines read the table
-    private_columns  columns whose bounds are not written to the log
-    allow_files      folders outside of a lake on S3 whose files may be registered
-    """
+    Attributes:
+        declared: the table's schema
+        takes_more: whether the delta may have columns that the schema lacks
+        is_published: whether other engines read the table
+        private_columns: columns whose bounds are not written to the log
+        allow_files: folders outside of a lake on S3 whose files may be registered"""
 
     table_id: str
     partition: PartitionValues
@@ -151,8 +151,8 @@ class DeltaRules:
 class DeltaTarget:
     """The location, format and names of the files to write.
 
-    name_file  returns the key of file number n in a format
-    """
+    Attributes:
+        name_file: returns the key of file number n in a format"""
 
     location: StoreLocation
     content_type: ContentType
@@ -432,10 +432,10 @@ def content_type_of(uri: str, fallback: ContentType | None) -> ContentType:
 class FileVersion:
     """Which bytes a registered file has.
 
-    fingerprint     its size and time, which change when it is written again
-    etag            of an object, where its store has ETags
-    modified_at_ns  of a file in a folder
-    """
+    Attributes:
+        fingerprint: its size and time, which change when it is written again
+        etag: of an object, where its store has ETags
+        modified_at_ns: of a file in a folder"""
 
     fingerprint: str
     etag: str | None = None

@@ -45,9 +45,9 @@ DefinitionLog = DurableLog[TableDefinition | None, TableAction]
 class DroppedPartition:
     """A partition that is dropped, or would be.
 
-    rows, pending_rows  compacted ones, and those of deltas in its log
-    files, size_bytes   of compacted files, index files and deltas that Lithify wrote
-    """
+    Attributes:
+        rows, pending_rows: compacted ones, and those of deltas in its log
+        files, size_bytes: of compacted files, index files and deltas that Lithify wrote"""
 
     partition: Mapping[str, str]
     rows: int
@@ -60,9 +60,9 @@ class DroppedPartition:
 class Drop:
     """What a drop takes.
 
-    partitions   without those that were dropped before
-    goes_at_ms   from then on `lithify gc --delete` deletes the files of what is dropped now
-    """
+    Attributes:
+        partitions: without those that were dropped before
+        goes_at_ms: from then on `lithify gc --delete` deletes the files of what is dropped now"""
 
     table_id: str
     partitions: tuple[DroppedPartition, ...]
@@ -103,8 +103,8 @@ def drop_partitions(
 ) -> Drop:
     """Drops the partitions that have these values; with `write` False it only says which. May be repeated.
 
-    wanted  a value for each partition key, or for some of them: every partition with these values
-    """
+    Args:
+        wanted: a value for each partition key, or for some of them: every partition with these values"""
     found = matching_partitions(store, definition, wanted)
     return _drop(store, definition, _streams(store, definition.table_id, found, clock), clock, write=write)
 
@@ -156,8 +156,9 @@ def purge_table(
 ) -> Purge:
     """Drops a table, and deletes every object of it; with `write` False it only counts them. May be repeated.
 
-    existing      its definition; None: its log is deleted already
-    nothing_runs  no writer, compaction or reader of it is at work: its grace period need not have passed
+    Args:
+        existing: its definition; None: its log is deleted already
+        nothing_runs: no writer, compaction or reader of it is at work: its grace period need not have passed
 
     Raises `Invalid` if some may be, and `Denied` if this caller may not delete all objects; then nothing has changed.
     """

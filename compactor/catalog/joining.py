@@ -32,10 +32,10 @@ DELTA_BYTES_MAX = 64 * 1024**2
 class Arrival:
     """The rows for one stream of a version of a file, or of a message.
 
-    delta_id        of a file: its URI, `@`, and its version
-    content_digest  equal for the same rows; of a file it may follow from its version
-    sequencer       orders the versions of one file, as text; None: not known
-    """
+    Attributes:
+        delta_id: of a file: its URI, `@`, and its version
+        content_digest: equal for the same rows; of a file it may follow from its version
+        sequencer: orders the versions of one file, as text; None: not known"""
 
     partition: PartitionValues
     rows: pa.Table

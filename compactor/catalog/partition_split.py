@@ -19,9 +19,9 @@ Int64s = npt.NDArray[np.int64]
 class Partitioning:
     """How the rows of a table find their partitions.
 
-    transforms         of the keys that are derived from a column; every other key is a column
-    default_partition  the value for rows whose column is null; None: they are refused
-    """
+    Attributes:
+        transforms: of the keys that are derived from a column; every other key is a column
+        default_partition: the value for rows whose column is null; None: they are refused"""
 
     keys: tuple[str, ...]
     transforms: Mapping[str, Transform] = field(default_factory=dict)

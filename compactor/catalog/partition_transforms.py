@@ -90,8 +90,8 @@ class Transform:
     def value_of(self, text: str, kind: pa.DataType) -> int | str | None:
         """The value with this text, as Iceberg has it: dates and times are counts since 1970. None: no value has it.
 
-        kind  the column's, which `reason_against` accepts, and no decimal
-        """
+        Args:
+            kind: the column's, which `reason_against` accepts, and no decimal"""
         unit, kind = self._unit(value_type(kind)), value_type(kind)
         try:
             if unit is not None:

@@ -53,14 +53,15 @@ Outcome: TypeAlias = Literal["restored", "unchanged", "restored before"]
 class RestoredPartition:
     """What a restore does, or would do, to a partition.
 
-    outcome        `unchanged`: it is as it was then; `restored before`: by an earlier call to the same time, and what
-                   was appended since stays
-    as_of_entry    of its log; 0: it was not there yet, and becomes empty
-    rows_now       compacted rows before the restore
-    rows_then      and after it
-    rows_undone    of deltas that were appended since
-    rows_pending   of deltas that were appended by then, not compacted: they are compacted next
-    rows_left_out  of such deltas of another table, in a stream version that is no longer active: append them again
+    Attributes:
+        outcome: `unchanged`: it is as it was then; `restored before`: by an earlier call to the same time, and what was
+            appended since stays
+        as_of_entry: of its log; 0: it was not there yet, and becomes empty
+        rows_now: compacted rows before the restore
+        rows_then: and after it
+        rows_undone: of deltas that were appended since
+        rows_pending: of deltas that were appended by then, not compacted: they are compacted next
+        rows_left_out: of such deltas of another table, in a stream version that is no longer active: append them again
     """
 
     partition: Mapping[str, str]

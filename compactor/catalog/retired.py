@@ -33,8 +33,8 @@ def refused_until_ms(now_ms: int) -> int:
 class RefusedIds:
     """The ids of retired deltas that are refused until a time.
 
-    digests  of the ids: uint64, little-endian, ascending
-    """
+    Attributes:
+        digests: of the ids: uint64, little-endian, ascending"""
 
     until_ms: int
     digests: bytes
@@ -60,10 +60,10 @@ class RefusedIds:
 class RetiredDeltas:
     """The retired deltas of a stream version.
 
-    position  of the last retired delta
-    count     number of all ids that were ever retired
-    refused   the retired ids, by the time until which they are refused
-    """
+    Attributes:
+        position: of the last retired delta
+        count: number of all ids that were ever retired
+        refused: the retired ids, by the time until which they are refused"""
 
     position: int
     count: int = 0

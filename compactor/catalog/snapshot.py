@@ -58,11 +58,11 @@ class TakenBy:
 class SourceStream:
     """One stream version: its deltas in position order, its retracted deltas, and how far other tables have read it.
 
-    deltas         without retracted and retired ones
-    retired        None: no delta was retired
-    last_position  the last position ever used, also by a retracted or retired delta; None: no position was used
-    last_write_at_ms  when the last delta was appended, by its writer's clock; None: not recorded
-    """
+    Attributes:
+        deltas: without retracted and retired ones
+        retired: None: no delta was retired
+        last_position: the last position ever used, also by a retracted or retired delta; None: no position was used
+        last_write_at_ms: when the last delta was appended, by its writer's clock; None: not recorded"""
 
     stream_version: int
     state: LifecycleState
@@ -82,11 +82,11 @@ class SourceStream:
 class CompactedStream:
     """The compacted stream after the last committed round. The next round starts from it.
 
-    files             live compacted files by file number
-    deletion_vectors  their dead rows, by file number
-    next_file_number  above every file number ever used in this compacted stream version
-    last_round        the last round's completion
-    """
+    Attributes:
+        files: live compacted files by file number
+        deletion_vectors: their dead rows, by file number
+        next_file_number: above every file number ever used in this compacted stream version
+        last_round: the last round's completion"""
 
     stream_version: int
     source_table_id: str
@@ -138,11 +138,11 @@ class Reset:
 class StreamSnapshot:
     """A partition stream at one log entry. Entry number 0 is the empty log.
 
-    in_flight        the plan in force; None: no session has a plan in the log
-    reset            None: the stream was never dropped or restored
-    dropped_version  the greatest stream version that was dropped; 0: none was
-    skipped          positions of the source that no compaction of this stream reads
-    """
+    Attributes:
+        in_flight: the plan in force; None: no session has a plan in the log
+        reset: None: the stream was never dropped or restored
+        dropped_version: the greatest stream version that was dropped; 0: none was
+        skipped: positions of the source that no compaction of this stream reads"""
 
     sources: Mapping[int, SourceStream] = field(default_factory=lambda: MappingProxyType({}))
     compacted: CompactedStream | None = None

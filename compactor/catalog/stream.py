@@ -73,10 +73,10 @@ StreamLog = DurableLog[StreamSnapshot, StreamAction]
 class PartitionStream:
     """A partition stream of a table. It exists once its log has an entry.
 
-    folder  builds the names of the stream's data files and index files (`compactor/catalog/keys.py`)
-    others  of its table
-    news    the stream's hints; None: the table has no hints
-    """
+    Attributes:
+        folder: builds the names of the stream's data files and index files (`compactor/catalog/keys.py`)
+        others: of its table
+        news: the stream's hints; None: the table has no hints"""
 
     location: StoreLocation
     folder: StreamFolder

@@ -64,9 +64,9 @@ class StreamSchemas:
         """Raises `Invalid`, with the column, both files and both types, for schemas that cannot be unified with the
         stream's, or with one another. Returns those of the stream.
 
-        source     the stream version that the delta is added to; None: it will be the first
-        published  the table, if other engines read its compacted files: columns of other types are refused
-        """
+        Args:
+            source: the stream version that the delta is added to; None: it will be the first
+            published: the table, if other engines read its compacted files: columns of other types are refused"""
         if published is not None and operation is Operation.UPSERT:
             _refuse_closed(found, published)
         if operation is Operation.DELETE:
@@ -176,8 +176,8 @@ def times_out_of_range(files: Iterable[DataFile], held: Sequence[pa.Schema], sch
     """A reason for each column that a delta with this schema widens to nanoseconds although one of the files has times
     that these cannot hold: its rows could not be read any more. Of nested times no bounds are known.
 
-    held  the schemas of the files' rows until then
-    """
+    Args:
+        held: the schemas of the files' rows until then"""
     for name in (each.name for each in schema if pa.types.is_timestamp(each.type) and each.type.unit == "ns"):
         kinds = (each.field(name).type for each in held if each.get_field_index(name) >= 0)
         coarse = next((kind for kind in kinds if pa.types.is_timestamp(kind) and kind.unit != "ns"), None)
@@ -233,9 +233,10 @@ def warn_of_missing(
     """The columns of the stream that upserts lack, a sentence for each file; raises `Invalid` with them if the table
     refuses such upserts.
 
-    known       the schemas of the stream
-    not_needed  columns of partition keys, which have the partition's value, and those that the table's feed leaves out
-    """
+    Args:
+        known: the schemas of the stream
+        not_needed: columns of partition keys, which have the partition's value, and those that the table's feed leaves
+            out"""
     sentences = []
     known_names = {column for other in known for column in other.names}
     for name, schema in found:

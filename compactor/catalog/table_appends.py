@@ -67,8 +67,8 @@ DELTAS_PER_ENTRY_MAX = 10_000
 class Delta:
     """A durable delta: the result of `append`, the same for every append of one delta id.
 
-    warnings  what is probably not what its writer meant, a sentence each; none where the delta was there already
-    """
+    Attributes:
+        warnings: what is probably not what its writer meant, a sentence each; none where the delta was there already"""
 
     table_id: str
     partition: Mapping[str, str]

@@ -146,11 +146,11 @@ class DeltaCatalog:
         """Creates a table, or returns the existing one. Raises `Invalid` if the existing definition differs, or a table
         of this id was dropped and its writers may still be at work.
 
-        primary_keys, sort_keys  are properties too: a table with keys is compacted by these keys only
-        properties               by name (`catalog/properties.py`); an existing table must have the given ones
-        partition_by             derived partition keys, such as {"order_day": "day(at)"}, by which `append_rows` and
-                                 `append_changes` find partitions. Those that `partition_keys` lacks come last
-        """
+        Args:
+            primary_keys, sort_keys: are properties too: a table with keys is compacted by these keys only
+            properties: by name (`catalog/properties.py`); an existing table must have the given ones
+            partition_by: derived partition keys, such as {"order_day": "day(at)"}, by which `append_rows` and
+                `append_changes` find partitions. Those that `partition_keys` lacks come last"""
         keys = {"primary_keys": primary_keys, "sort_keys": sort_keys, "partition_by": partition_by}
         if partition_by and not isinstance(partition_keys, str):
             partition_keys = [*partition_keys, *(key for key in partition_by if key not in partition_keys)]
@@ -379,19 +379,19 @@ class Table:
     ) -> Delta:
         """Add one delta to a partition stream. It is durable and visible when this returns.
 
-        source          Arrow data: a table, a record batch reader (streamed), a frame of Polars or pandas, or anything
-                        else with `__arrow_c_stream__`; or a list of files to register in place
-        operation       `upsert` or `delete`
-        position        None: the clock in ms, or the last position + 1 if that is greater
-        delta_id        a repeated append of the same id and content is a no-op with the same result
-        content_type    of the written files, and of registered files without a known suffix
-        rows_per_file   None: 4,000,000
-        stream_version  None: the active one; an unreleased one must be named; a deprecated one is refused
-        copy            files are copied into the lake, and not needed any more when this returns
+        Args:
+            source: Arrow data: a table, a record batch reader (streamed), a frame of Polars or pandas, or anything else
+                with `__arrow_c_stream__`; or a list of files to register in place
+            operation: `upsert` or `delete`
+            position: None: the clock in ms, or the last position + 1 if that is greater
+            delta_id: a repeated append of the same id and content is a no-op with the same result
+            content_type: of the written files, and of registered files without a known suffix
+            rows_per_file: None: 4,000,000
+            stream_version: None: the active one; an unreleased one must be named; a deprecated one is refused
+            copy: files are copied into the lake, and not needed any more when this returns
 
         Raises `Invalid` if it cannot be appended; then nothing is added. After `Unavailable` it is not known whether
-        the delta was added: append it again with the same delta id.
-        """
+        the delta was added: append it again with the same delta id."""
         from compactor.catalog.table_appends import FileForm
 
         request = self._appends.request(operation, position, delta_id, stream_version)
@@ -407,13 +407,13 @@ class Table:
     ) -> list[Delta]:
         """Add many deltas with one log entry for each partition stream: in the order given, all or none.
 
-        deltas     (partition, source, operation) of each, as for `append`
-        delta_ids  one for each; a repeated id is a no-op with the same result
-        copy       files are copied into the lake
+        Args:
+            deltas: (partition, source, operation) of each, as for `append`
+            delta_ids: one for each; a repeated id is a no-op with the same result
+            copy: files are copied into the lake
 
         Raises `Invalid`, with the number of the delta, if one cannot be appended. After any error each stream has all
-        of its deltas or none: append all of them again with the same delta ids.
-        """
+        of its deltas or none: append all of them again with the same delta ids."""
         from compactor.catalog.table_appends import FileForm
 
         return self._appends.append_many(deltas, delta_ids, FileForm.of(content_type, None, copy=copy))

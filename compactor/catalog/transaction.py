@@ -32,8 +32,8 @@ class Committed:
 class Conflicted:
     """The compacted side has changed since the plan read it. `entry_number` is the last entry that was read.
 
-    sentence  for whoever ran the session; `reason` is for the operator's log
-    """
+    Attributes:
+        sentence: for whoever ran the session; `reason` is for the operator's log"""
 
     sentence: str
     reason: str
@@ -52,13 +52,14 @@ def commit(
 ) -> CommitOutcome:
     """Appends the action, unless the compacted side has changed. It may be repeated after any failure.
 
-    read_point      the compacted side that the plan read
-    read_positions  positions of the deltas that the plan read, if they are in this stream: none may be retracted since
-    plan_id         the session's plan in the log, which must be in force; None: it has none
+    Args:
+        read_point: the compacted side that the plan read
+        read_positions: positions of the deltas that the plan read, if they are in this stream: none may be retracted
+            since
+        plan_id: the session's plan in the log, which must be in force; None: it has none
 
     An action whose commit id is already in the log is `Committed`: its first answer was lost. Raises `Unavailable` if
-    the outcome is unknown; another call settles it.
-    """
+    the outcome is unknown; another call settles it."""
 
     def decide(log_state: LogState[StreamSnapshot]) -> Sequence[StreamAction]:
         if ReadPoint.of(log_state.state) != read_point or not _in_force(log_state.state, plan_id):

@@ -364,9 +364,9 @@ def _refuse_partial(
     """Raises `Invalid` for updates that lack a column which an earlier row of the file or the table has. A value that
     is null may be one that is not there, so the text of such a row is read again.
 
-    numbers  of the events of the rows
-    updates  bool (rows,)
-    """
+    Args:
+        numbers: of the events of the rows
+        updates: bool (rows,)"""
     lines, places, within = texts
     of_table = {*_names(columns.declared)}.difference(columns.without)
     known = of_table.union(after.column_names)
@@ -390,10 +390,10 @@ def _refuse_partial(
 class _Rows:
     """What events say of rows; of a delete `after` is the row before it.
 
-    before   null: the column had the same value, or null
-    deletes  bool (rows,)
-    numbers  int64 (rows,): of their events
-    """
+    Attributes:
+        before: null: the column had the same value, or null
+        deletes: bool (rows,)
+        numbers: int64 (rows,): of their events"""
 
     after: pa.Table
     before: pa.Table

@@ -25,12 +25,12 @@ REASONS_MAX = 20
 class FeedColumns:
     """The columns of a table, by their names in its feed.
 
-    declared  the table's schema; None: it has none
-    order     its sort columns: of those that the rows lack, fields of the event are added to them
-    needed    its key and partition columns, and which of them may be null
-    without   columns of the feed that are left out
-    placed    its partition columns
-    """
+    Attributes:
+        declared: the table's schema; None: it has none
+        order: its sort columns: of those that the rows lack, fields of the event are added to them
+        needed: its key and partition columns, and which of them may be null
+        without: columns of the feed that are left out
+        placed: its partition columns"""
 
     declared: pa.Schema | None
     order: Sequence[str]
@@ -47,13 +47,13 @@ class FeedColumns:
 class ChangeBatch:
     """Changes of one file or table, in the order in which they happened, as far as their place tells.
 
-    source_name  for messages
-    rows         the row after a change; of a delete the row before it, of which only key, partition and sort columns
-                 need a value
-    deletes      bool (rows,)
-    places       int64 (rows,): the change's number in the source, from 0. A change that is a delete of one key or
-                 partition and an upsert of another has two rows, the delete first
-    """
+    Attributes:
+        source_name: for messages
+        rows: the row after a change; of a delete the row before it, of which only key, partition and sort columns need
+            a value
+        deletes: bool (rows,)
+        places: int64 (rows,): the change's number in the source, from 0. A change that is a delete of one key or
+            partition and an upsert of another has two rows, the delete first"""
 
     source_name: str
     rows: pa.Table
@@ -64,8 +64,8 @@ class ChangeBatch:
 class ChangesRefused(Invalid):
     """Changes of a source that cannot be applied, each by itself: without them the source may be read again.
 
-    rows  by the number of a change, from 0, why
-    """
+    Attributes:
+        rows: by the number of a change, from 0, why"""
 
     def __init__(self, reasons: Sequence[str], rows: Mapping[int, Sequence[str]]) -> None:
         super().__init__(*reasons)

@@ -31,10 +31,10 @@ ValuesT = TypeVar("ValuesT", pa.Array, pa.ChunkedArray)
 def failures(rows: int, attempt: Callable[[int, int], object]) -> dict[str, Int64s]:
     """By the reason, the numbers of the rows that fail by themselves, ascending; none if rows only fail together.
 
-    attempt  takes the rows from a first one up to a last one, which is left out
+    Args:
+        attempt: takes the rows from a first one up to a last one, which is left out
 
-    Raises `Invalid` if they are more than `FAILING_ROWS_MAX`.
-    """
+    Raises `Invalid` if they are more than `FAILING_ROWS_MAX`."""
     found: dict[str, list[int]] = {}
     count, left = 0, [(0, rows)]
     while left:

@@ -192,8 +192,8 @@ def _refuse_partial(
     """Refuses updates that lack a column which the table or an earlier event has. For Arrow null is the same as a
     column that is not there, so the name is looked for in the text.
 
-    image  the field that has the rows; None: they are flattened
-    """
+    Args:
+        image: the field that has the rows; None: they are flattened"""
     operation = _OPERATION if image is None else "op"
     if not {operation, image or operation} <= {*events.column_names}:
         return

@@ -71,11 +71,11 @@ def read_dms_csv(
 ) -> pa.Table | DmsTexts:
     """The rows of a file.
 
-    schema   of the table, its columns in the order of the source's
-    without  columns of it that the source may lack
+    Args:
+        schema: of the table, its columns in the order of the source's
+        without: columns of it that the source may lack
 
-    Raises `Invalid` for a file that does not have these columns.
-    """
+    Raises `Invalid` for a file that does not have these columns."""
     columns = _columns_of(body, [] if schema is None else list(schema.names), source_name, without)
     types = {DMS_COLUMN: pa.string(), **({} if schema is None else {each.name: each.type for each in schema})}
     try:

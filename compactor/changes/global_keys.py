@@ -64,10 +64,10 @@ def deletes_elsewhere(
 ) -> list[tuple[dict[str, str], pa.Table]]:
     """By partition, the deletes of keys that another partition has now, or that are gone.
 
-    parts              of a batch, with each key once in a partition, and with places
-    without_partition  deletes of a batch that say no partition, with places
-    living             rows of the table, with key, sort and partition columns
-    """
+    Args:
+        parts: of a batch, with each key once in a partition, and with places
+        without_partition: deletes of a batch that say no partition, with places
+        living: rows of the table, with key, sort and partition columns"""
     order = sort_keys_with_place(sort_keys)
     columns = list(dict.fromkeys([*primary_keys, *(key.column for key in order)]))
     known: list[dict[str, str]] = []

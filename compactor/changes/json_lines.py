@@ -99,8 +99,8 @@ def as_written(value: object) -> bytes:
 def text_fields(event: Mapping[str, Any], but: Collection[str] = ()) -> list[pa.Field]:
     """Those of an event's fields that are text. Arrow would find that out for each value, and try it as a time.
 
-    but  those that have another type
-    """
+    Args:
+        but: those that have another type"""
     return [
         pa.field(name, pa.string())
         for name, value in event.items()
@@ -124,15 +124,15 @@ def read_events(
 ) -> pa.Table:
     """A column for each field. None of the lines is empty.
 
-    numbers     of the lines in their source
-    schema      types of some fields; those of the others are inferred: text stays text, also if it looks like a time,
-                and whole numbers beyond 64 bits are decimals
-    only_these  the others are left out
-    images      fields that hold the same columns
-    mended      makes lines that can be read, of some that cannot
+    Args:
+        numbers: of the lines in their source
+        schema: types of some fields; those of the others are inferred: text stays text, also if it looks like a time,
+            and whole numbers beyond 64 bits are decimals
+        only_these: the others are left out
+        images: fields that hold the same columns
+        mended: makes lines that can be read, of some that cannot
 
-    Raises `Invalid`, with the rows where they fail by themselves.
-    """
+    Raises `Invalid`, with the rows where they fail by themselves."""
 
     def parsed(first: int, last: int) -> pa.Table:
         return _parsed(lines[first:last], schema, source_name, only_these=only_these, images=images)

@@ -37,10 +37,10 @@ class LandingTable(ChangedTable, Protocol):
 class LandedSource:
     """What has landed, as it was read: rows, or the text of a feed or a message.
 
-    file_id    see `LandedFile`
-    version    of the file; None: it is a message
-    sequencer  see `Arrival`
-    """
+    Attributes:
+        file_id: see `LandedFile`
+        version: of the file; None: it is a message
+        sequencer: see `Arrival`"""
 
     file_id: str
     source: FeedSource

@@ -34,9 +34,9 @@ def latest_changes(
     """By partition, its upserts and its deletes, each in the order of their places. Deletes have key, partition and
     sort columns only.
 
-    changes    of each source, whole, in the order in which they are applied where sort keys do not decide
-    sort_keys  columns that every source has
-    """
+    Args:
+        changes: of each source, whole, in the order in which they are applied where sort keys do not decide
+        sort_keys: columns that every source has"""
     rows = joined([(each.source_name, each.rows) for each in changes]).combine_chunks()
     deletes = np.concatenate([each.deletes for each in changes])
     sort_columns = [key.column for key in sort_keys]
@@ -85,8 +85,8 @@ def refuse_incomplete(
     """Raises `Invalid` for changes of which it is not known which row they are of, where it is, or, of a delete, when
     it was: with null it would be older than every row of its key. An upsert without order is of a full load.
 
-    finds_keys  a delete need not say where its row is
-    """
+    Args:
+        finds_keys: a delete need not say where its row is"""
     refused = Refusals(changes.source_name)
     if not changes.rows.num_rows:
         return

@@ -35,10 +35,10 @@ def parse_paths(table_of: str | Sequence[str]) -> list[str]:
 def parts_by_table(source: FeedSource, paths: Sequence[str], tables: Mapping[str, str | None]) -> dict[str, FeedSource]:
     """By table id, what the source has of it, in its order.
 
-    tables  ids of tables by the names that the feed has for them, such as `shop.orders`; None: what is left out
+    Args:
+        tables: ids of tables by the names that the feed has for them, such as `shop.orders`; None: what is left out
 
-    Raises `Invalid`, with the rows, for changes of a table that is not among them.
-    """
+    Raises `Invalid`, with the rows, for changes of a table that is not among them."""
     lines: list[bytes] = []
     content = source.rows_or_text()
     if isinstance(content, pa.Table):

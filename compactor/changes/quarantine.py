@@ -96,9 +96,9 @@ def read_applicable(
 ) -> tuple[ChangeBatch, list[RefusedChange]]:
     """The changes of a source without those that are refused; and these, in their order.
 
-    read  raises `ChangesRefused` for changes that it finds. It is called again without them, until it finds none: once
-          more for each kind of reason
-    """
+    Args:
+        read: raises `ChangesRefused` for changes that it finds. It is called again without them, until it finds none:
+            once more for each kind of reason"""
     left: _Lines | _Rows | None = None
     refused: list[RefusedChange] = []
     while True:

@@ -79,9 +79,9 @@ def _open_file(
 class ChangeReader:
     """What a table takes from a feed.
 
-    schema     the table's, if it has one
-    sort_keys  what orders the changes of a key in a batch
-    """
+    Attributes:
+        schema: the table's, if it has one
+        sort_keys: what orders the changes of a key in a batch"""
 
     feed: Feed
     schema: pa.Schema | None

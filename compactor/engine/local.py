@@ -34,7 +34,8 @@ _LOCAL_MASTER = re.compile(r"local(\[.*\])?")
 def local_spark(app_name: str, master: str | None = None) -> Iterator[SparkContext]:
     """Starts Spark in local mode and stops it at the end. Raises `Invalid` where there is no Java to run it.
 
-    master  overrides `local` with all usable cores
+    Args:
+        master: overrides `local` with all usable cores
 
     PySpark finds its Java and its workers' Python by the environment alone: only this module and the mains change it.
     """
@@ -106,7 +107,8 @@ def stop_spark(spark: SparkContext) -> None:
 def local_resources(spark: SparkContext | None = None) -> Resources:
     """A session's resources on this machine: a guest's share of its memory, and all free space of Spark's scratch disk.
 
-    spark  a running Spark, instead of one that `local_spark` starts; of a cluster only the number of cores is known
+    Args:
+        spark: a running Spark, instead of one that `local_spark` starts; of a cluster only the number of cores is known
     """
     cores = usable_cores() if spark is None else spark.defaultParallelism
     resources = guest_share(usable_memory_bytes(), cores)

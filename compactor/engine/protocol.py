@@ -63,9 +63,9 @@ class Records(Protocol[RecordT_co]):
     ) -> AbstractContextManager[Kept[KeptT, NoteT]]:
         """Runs the tasks now. Their records are kept until the block ends; what a task returns is its note.
 
-        activity   names the step in errors
-        bytes_max  of all that is kept, at the most
-        """
+        Args:
+            activity: names the step in errors
+            bytes_max: of all that is kept, at the most"""
 
     def collect(
         self, activity: str, tasks: Sequence[TaskT], function: Callable[[TaskT, Iterable[RecordT_co]], ResultT]
@@ -99,8 +99,8 @@ class Engine(Protocol):
     def exchange(self, spare_scratch_bytes: int | None = None) -> AbstractContextManager[Exchange]:
         """For one round: the records that tasks exchanged are deleted when the block ends.
 
-        spare_scratch_bytes  of scratch files that may be left for the next round; None: as many as help
-        """
+        Args:
+            spare_scratch_bytes: of scratch files that may be left for the next round; None: as many as help"""
 
     def translate_errors(self, activity: str) -> AbstractContextManager[None]:
         """Translates the loss of the engine, in code that uses it, into an error of ours."""
@@ -131,13 +131,13 @@ class TaskRunner(Protocol[TaskT, ResultT]):
         """Starts them in order and returns when all have ended. The function gets the element, and whether an earlier
         task may have run it. The function and the elements are pickled.
 
-        groups  positions of elements that share a task, where their calls run side by side in threads: each position
-                once. Without groups each element has a task of its own. If a group's process dies, its elements get
-                tasks of their own
+        Args:
+            groups: positions of elements that share a task, where their calls run side by side in threads: each
+                position once. Without groups each element has a task of its own. If a group's process dies, its
+                elements get tasks of their own
 
         Returns the positions of elements whose task killed its process, each with the error: they are not retried, and
-        other elements are not affected. Raises errors that end the engine and errors of the function.
-        """
+        other elements are not affected. Raises errors that end the engine and errors of the function."""
 
     def ended(self) -> Mapping[int, ResultT]:
         """The function's results so far, by the position of the element. Thread-safe."""

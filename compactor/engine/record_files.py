@@ -40,9 +40,9 @@ class RecordLocation:
 class RecordFiles:
     """The record files of a round. Each task gets a copy, and for its first record a file that only it writes to.
 
-    folder  of this round
-    spare   files of earlier rounds
-    """
+    Attributes:
+        folder: of this round
+        spare: files of earlier rounds"""
 
     def __init__(self, folder: Path, spare: Path) -> None:
         self._folder = folder
@@ -85,8 +85,8 @@ def record_files(scratch: Path, spare_bytes_max: int | None = None) -> Iterator[
 
     After a failed round they are deleted, because one of its tasks may still be writing.
 
-    spare_bytes_max  of files that are kept for the next round; None: as many as are useful
-    """
+    Args:
+        spare_bytes_max: of files that are kept for the next round; None: as many as are useful"""
     spare = scratch / "spare-records"
     with _translate_disk_errors(scratch):
         spare.mkdir(exist_ok=True)

@@ -50,9 +50,9 @@ class RecordSerializer(FramedSerializer):
     The first part is the pickle, the others are its arrays in order. Readers of a frame get writable arrays in its
     memory. A frame of no parts has the location of the frame in a file.
 
-    files           for large frames; None: no files are used
-    file_bytes_min  the least bytes of a large frame
-    """
+    Attributes:
+        files: for large frames; None: no files are used
+        file_bytes_min: the least bytes of a large frame"""
 
     def __init__(self, files: RecordFiles | None = None, file_bytes_min: int = 0) -> None:
         self._files = files
@@ -126,12 +126,12 @@ def on_one_machine(spark: SparkContext) -> bool:
 def record_serializer(spark: SparkContext, spare_bytes_max: int | None = None) -> Iterator[RecordSerializer]:
     """The serializer of records for this Spark.
 
-    spare_bytes_max  of scratch files that may be kept for the next round; None: as many as are useful
+    Args:
+        spare_bytes_max: of scratch files that may be kept for the next round; None: as many as are useful
 
     On one machine, large records are in files in Spark's scratch folder, which Spark deletes when it ends: driver and
     tasks end together, so no needed file is lost. A cluster may lose an executor and its disk, and Spark can only
-    recompute records of its own shuffle; so there all records pass through it.
-    """
+    recompute records of its own shuffle; so there all records pass through it."""
     if not on_one_machine(spark):
         yield RecordSerializer()
         return

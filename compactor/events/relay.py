@@ -65,15 +65,15 @@ ActionT = TypeVar("ActionT")
 class Event(Document):
     """A CloudEvents 1.0 document in its JSON form. `sequence`, `severity`, `jobrunid` and `table` are extensions.
 
-    id        "<log id>#<entry number>.<ordinal>": the same when the event is sent again
-    source    "/lithify/job_runs/<job run id>", the id percent-encoded: a URI reference whatever the id is
-    type      one of `EVENT_TYPES`
-    time      RFC 3339, UTC, milliseconds
-    sequence  sorts a job run's events as text: time, entry number, ordinal. Events of one log are in its order; two
-              logs (the job run's, a session's) may be written on two machines, and follow their clocks
-    subject   the session, if the event is about one
-    table     the source table; None if the document did not name one
-    """
+    Attributes:
+        id: "<log id>#<entry number>.<ordinal>": the same when the event is sent again
+        source: "/lithify/job_runs/<job run id>", the id percent-encoded: a URI reference whatever the id is
+        type: one of `EVENT_TYPES`
+        time: RFC 3339, UTC, milliseconds
+        sequence: sorts a job run's events as text: time, entry number, ordinal. Events of one log are in its order; two
+            logs (the job run's, a session's) may be written on two machines, and follow their clocks
+        subject: the session, if the event is about one
+        table: the source table; None if the document did not name one"""
 
     specversion: Literal["1.0"] = "1.0"
     id: str = Field(min_length=1)
@@ -251,9 +251,9 @@ def event_json_schema() -> dict[str, JsonValue]:
 class PublishCursor(Document):
     """How far a log's events have been published: every entry up to and including this one.
 
-    entry_number  to the sink of the last call; in a cursor without `sinks`, to the only sink
-    sinks         to each sink, by its name
-    """
+    Attributes:
+        entry_number: to the sink of the last call; in a cursor without `sinks`, to the only sink
+        sinks: to each sink, by its name"""
 
     entry_number: int = Field(ge=0)
     sinks: dict[str, int] = {}
@@ -294,10 +294,10 @@ class Relay(Generic[StateT, ActionT]):
         published_until: Callable[[], int] = lambda: 0,
     ) -> None:
         """
-        published_until  asked if there is no cursor: the number of the last entry that is published all the same
-        is_unpublished  none of this log's events can be published yet: there is no cursor to read
-        is_complete  only what was read of the log object is published: another reads further
-        """
+        Args:
+            published_until: asked if there is no cursor: the number of the last entry that is published all the same
+            is_unpublished: none of this log's events can be published yet: there is no cursor to read
+            is_complete: only what was read of the log object is published: another reads further"""
         self._published_until = published_until
         self._is_unpublished = is_unpublished
         self._is_complete = is_complete

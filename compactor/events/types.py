@@ -153,12 +153,12 @@ class HeartbeatEvent(SessionData):
 class TablePublishedEvent(EventData):
     """A commit of a table in a table format that other engines read. `table` of the event is the job run's source.
 
-    published_table_id  the table that is published
-    version             of the published table; `snapshot`: its id, in formats that have one
-    entries             the entry of each published stream's log that it has now, by encoded partition
-    refused             partitions that are left as they were: every reason
-    lag_seconds         from the oldest of these entries to the commit
-    """
+    Attributes:
+        published_table_id: the table that is published
+        version: of the published table; `snapshot`: its id, in formats that have one
+        entries: the entry of each published stream's log that it has now, by encoded partition
+        refused: partitions that are left as they were: every reason
+        lag_seconds: from the oldest of these entries to the commit"""
 
     event_type: ClassVar[str] = "lithify.table.published.v1"
     severities: ClassVar[tuple[Severity, ...]] = (Severity.INFO, Severity.WARNING)
@@ -192,9 +192,9 @@ class TablePublishFailedEvent(EventData):
 class KeeperDecidedEvent(EventData):
     """The keeper sends an instruction for these partition streams of a table. `job_run_id` is its job run.
 
-    rules         the figures that were reached, each with the number of its streams
-    why           of the first streams, the figures beside their bounds
-    """
+    Attributes:
+        rules: the figures that were reached, each with the number of its streams
+        why: of the first streams, the figures beside their bounds"""
 
     event_type: ClassVar[str] = "lithify.keeper.decided.v1"
     job_run_id: str
@@ -226,8 +226,8 @@ class KeeperPostponedEvent(EventData):
 class KeeperFailedEvent(EventData):
     """A table cannot be kept: it cannot be read, or a job run of the keeper failed. The other tables go on.
 
-    job_run_id  None: it is not about a job run
-    """
+    Attributes:
+        job_run_id: None: it is not about a job run"""
 
     event_type: ClassVar[str] = "lithify.keeper.failed.v1"
     severity: ClassVar[Severity] = Severity.ERROR

@@ -48,11 +48,11 @@ _BY_ID = "id"
 def read_delta_table(location: StoreLocation, version: int | None, null_value: str | None) -> SourceTable:
     """The live files of the table at `location`. Reads its log, its deletion vectors, and the end of each file.
 
-    version     None: the newest one
-    null_value  what the partition of null values is called; None: it is refused
+    Args:
+        version: None: the newest one
+        null_value: what the partition of null values is called; None: it is refused
 
-    Raises `Invalid` without the library, and for a table that it cannot read.
-    """
+    Raises `Invalid` without the library, and for a table that it cannot read."""
     table, masks = _open(location, version)
     metadata = table.metadata()
     keys, columns = tuple(metadata.partition_columns), pa.schema(table.schema().to_arrow())

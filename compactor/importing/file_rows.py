@@ -42,9 +42,9 @@ LiveRows = Callable[[StoreLocation, int, pa.RecordBatch], Bools]
 class TableColumns:
     """The columns of a table, and how it finds them in files.
 
-    keys         the names or ids by which a file may hold a column
-    key_in_file  the one by which it does
-    """
+    Attributes:
+        keys: the names or ids by which a file may hold a column
+        key_in_file: the one by which it does"""
 
     schema: pa.Schema
     keys: Callable[[pa.Field], Sequence[str]]
@@ -80,13 +80,13 @@ class TableColumns:
 class FileRows:
     """The rows of a Parquet file.
 
-    held       its schema
-    named      the same with the table's names
-    written    the columns of the rows that are written, of which the file may lack some
-    constants  values of columns that it lacks; of others they are null
-    live       None: every row is live
-    live_by    the columns that `live` looks at
-    """
+    Attributes:
+        held: its schema
+        named: the same with the table's names
+        written: the columns of the rows that are written, of which the file may lack some
+        constants: values of columns that it lacks; of others they are null
+        live: None: every row is live
+        live_by: the columns that `live` looks at"""
 
     uri: str
     held: pa.Schema

@@ -35,10 +35,10 @@ class _Placed:
 def read_hive_folder(store: ObjectStore, null_value: str | None = None) -> SourceTable:
     """The partitions of the folder at the store's root, in the order of their values. Lists, and reads no file.
 
-    null_value  what the partition of null values is called; None: it is refused
+    Args:
+        null_value: what the partition of null values is called; None: it is refused
 
-    Raises `Invalid`, with every reason, for a folder that is no such table.
-    """
+    Raises `Invalid`, with every reason, for a folder that is no such table."""
     data, passed_over, reasons = list[_Placed](), 0, list[str]()
     for entry in store.list(""):
         *folders, name = entry.key.split("/")

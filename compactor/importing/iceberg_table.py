@@ -71,11 +71,11 @@ def read_iceberg_table(location: StoreLocation, snapshot_id: int | None, null_va
 
     Reads manifests, and the end of each data file; delete files are read with the rows.
 
-    snapshot_id  None: the current one
-    null_value   what the partition of null values is called; None: it is refused
+    Args:
+        snapshot_id: None: the current one
+        null_value: what the partition of null values is called; None: it is refused
 
-    Raises `Invalid` for a table that cannot be imported.
-    """
+    Raises `Invalid` for a table that cannot be imported."""
     table = _open(location, location.root_uri if is_metadata(location) else _newest_metadata(open_store(location)))
     snapshot = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else table.current_snapshot()
     if snapshot is None:

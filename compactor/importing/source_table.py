@@ -19,11 +19,11 @@ METADATA_SUFFIX = ".metadata.json"
 class Rewrite:
     """A file that cannot be registered as it is.
 
-    why     what it has that a registered file may not have, in words that go on "is rewritten: it"
-    schema  of the rows that are written, the same for all files of a table
-    rows    reads them, or some columns and maybe more of them, in the same order whenever it is called
-    count   their number, from metadata, and of files with equality deletes from the columns of these
-    """
+    Attributes:
+        why: what it has that a registered file may not have, in words that go on "is rewritten: it"
+        schema: of the rows that are written, the same for all files of a table
+        rows: reads them, or some columns and maybe more of them, in the same order whenever it is called
+        count: their number, from metadata, and of files with equality deletes from the columns of these"""
 
     why: tuple[str, ...]
     schema: pa.Schema
@@ -56,9 +56,9 @@ class SourcePartition:
 class SourceTable:
     """`description`: kind and place, for people. `partition_by`: derived keys, as a table's property of that name.
 
-    version      of a table that has versions: the one that is imported
-    passed_over  files that are no data: hidden, markers of writers, empty
-    """
+    Attributes:
+        version: of a table that has versions: the one that is imported
+        passed_over: files that are no data: hidden, markers of writers, empty"""
 
     uri: str
     description: str

@@ -15,9 +15,9 @@ def read_source(location: StoreLocation, version: int | None = None, null_value:
     """The table at `location`: of Apache Iceberg if that is a metadata file, or a folder with some; of Delta Lake if it
     is a folder with a log; else a folder that is partitioned as Hive does it.
 
-    version     of a table of Delta Lake, or the id of a snapshot; None: the newest one
-    null_value  what the partition of null values is called; None: it is refused
-    """
+    Args:
+        version: of a table of Delta Lake, or the id of a snapshot; None: the newest one
+        null_value: what the partition of null values is called; None: it is refused"""
     if is_metadata(location):
         return _iceberg(location, version, null_value)
     store = open_store(location)

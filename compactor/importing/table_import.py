@@ -56,7 +56,8 @@ class TableImport:
     def into(self, table: Table, location: StoreLocation, *, is_trial: bool = False) -> Iterator[ImportedPartition]:
         """Imports each partition that can be, as the caller takes them; of others it has the reasons.
 
-        is_trial  rows that would be rewritten are counted, and not written: the table is for plans, not for reading
+        Args:
+            is_trial: rows that would be rewritten are counted, and not written: the table is for plans, not for reading
         """
         rewrite, rest = _counted if is_trial else _written, iter(self.source.partitions)
         while together := list(islice(rest, AT_ONCE)):

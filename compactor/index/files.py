@@ -57,8 +57,8 @@ larger ones, a small delta reads few pages, and shall not read all."""
 class IndexTarget:
     """The location of an index version that one attempt of a round writes. Tasks add their own attempts.
 
-    packed_rows_min  files with fewer rows have pointers that are not packed
-    """
+    Attributes:
+        packed_rows_min: files with fewer rows have pointers that are not packed"""
 
     stream: StreamFolder
     index_version: int
@@ -138,11 +138,11 @@ class Prefetch:
     """The parts of a bucket's index that are read first. Of files on an object store only these are fetched at once,
     and the others when they are read; files on this machine are mapped.
 
-    digests       digests that will be searched, in digest order; None: none
-    file_numbers  whether all file numbers will be read
-    everything    whether all columns will be read
-    kept_bytes    of remote files that this process keeps for later readers
-    """
+    Attributes:
+        digests: digests that will be searched, in digest order; None: none
+        file_numbers: whether all file numbers will be read
+        everything: whether all columns will be read
+        kept_bytes: of remote files that this process keeps for later readers"""
 
     digests: Digests | None = None
     file_numbers: bool = False
@@ -162,11 +162,11 @@ def open_bucket(
 ) -> list[IndexSegment]:
     """One bucket's index files, opened; newest run first. `files` are the bucket's, in any order.
 
-    hash_bucket_count  of the index, to detect a file of another bucket by a sample of its digests
-    reader             of remote files; None: this process's, if the location is remote
+    Args:
+        hash_bucket_count: of the index, to detect a file of another bucket by a sample of its digests
+        reader: of remote files; None: this process's, if the location is remote
 
-    Raises `Corrupt` naming the file that differs from the log's statement.
-    """
+    Raises `Corrupt` naming the file that differs from the log's statement."""
     in_order = sorted(files, key=lambda file: (-file.run, file.part))
     rows_in_runs = _rows_in_runs(in_order)
     if reader is None and location.is_remote:

@@ -46,11 +46,11 @@ SORT_COLUMN_PREFIX = "sort:"
 class IndexRows:
     """Rows of the index, sorted by digest.
 
-    digests       (rows, 5)
-    file_numbers  int32 (rows,)
-    row_indices   int64 (rows,)
-    sort_values   uint8 (rows, width), encoded
-    """
+    Attributes:
+        digests: (rows, 5)
+        file_numbers: int32 (rows,)
+        row_indices: int64 (rows,)
+        sort_values: uint8 (rows, width), encoded"""
 
     digests: Digests
     file_numbers: npt.NDArray[np.int32]
@@ -149,9 +149,9 @@ class Pages(Protocol):
 class IndexSegment:
     """One open index file: its mapped columns, of which only accessed parts are read.
 
-    pointers  replacements of the file's own pointers; None: its own are valid
-    pages     of a remote file and of its pointers: they fetch what is read; None: all of it is there
-    """
+    Args:
+        pointers: replacements of the file's own pointers; None: its own are valid
+        pages: of a remote file and of its pointers: they fetch what is read; None: all of it is there"""
 
     def __init__(
         self,

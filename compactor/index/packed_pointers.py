@@ -27,9 +27,9 @@ _FILE_NUMBER_ADDED = 1
 class PointerColumns:
     """The pointers of some rows, as they lie in a file.
 
-    index_format                         of the file that holds them
-    file_number_bytes, row_index_bytes   of each value
-    """
+    Attributes:
+        index_format: of the file that holds them
+        file_number_bytes, row_index_bytes: of each value"""
 
     arrays: tuple[pa.Array, pa.Array]
     index_format: int

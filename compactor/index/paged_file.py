@@ -41,8 +41,8 @@ class PagedFile:
     """Room for a whole file, which takes memory only where a page was fetched. Other pages read as zeros, so readers
     fetch pages first. Used by one thread at a time.
 
-    shared  where other processes of this machine keep theirs, and find what this one fetches; None: nowhere
-    """
+    Attributes:
+        shared: where other processes of this machine keep theirs, and find what this one fetches; None: nowhere"""
 
     def __init__(self, reader: PageReader, uri: str, size_bytes: int, shared: SharedFile | None = None) -> None:
         self.uri = uri

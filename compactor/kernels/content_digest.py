@@ -41,10 +41,10 @@ class ContentDigest:
 class _Column:
     """One column, or one child of a nested one.
 
-    nulls    the rows that are null, as int64
-    lengths  of variable-width values and of lists, as int64, nulls left out
-    values   the bytes of leaf values, nulls left out
-    """
+    Attributes:
+        nulls: the rows that are null, as int64
+        lengths: of variable-width values and of lists, as int64, nulls left out
+        values: the bytes of leaf values, nulls left out"""
 
     def __init__(self, arrow_type: pa.DataType, name: str) -> None:
         self._type = _plain(arrow_type)

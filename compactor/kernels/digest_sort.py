@@ -32,11 +32,11 @@ RowIndices = npt.NDArray[np.unsignedinteger]
 class SortedRows:
     """Rows in digest order; equal digests in their old order.
 
-    digests      (rows, 5)
-    row_numbers  int32 (rows,): where the row stood before
-    row_indices  unsigned (rows,)
-    sort_values  uint8 (rows, width)
-    """
+    Attributes:
+        digests: (rows, 5)
+        row_numbers: int32 (rows,): where the row stood before
+        row_indices: unsigned (rows,)
+        sort_values: uint8 (rows, width)"""
 
     digests: Digests
     row_numbers: npt.NDArray[np.int32]
@@ -52,13 +52,13 @@ def sort_by_digest(
     The lists are emptied piece by piece, which releases the old memory as rows move.
     Any input is sorted correctly; input whose top bits are not uniform (SHA-1's always are) sorts slower.
 
-    digests      pieces of (rows, 5)
-    row_indices  pieces of unsigned (rows,), which may differ in width
-    sort_values  pieces of uint8 (rows, width)
+    Args:
+        digests: pieces of (rows, 5)
+        row_indices: pieces of unsigned (rows,), which may differ in width
+        sort_values: pieces of uint8 (rows, width)
 
     Precondition, which is checked: the lists' pieces have the same rows, and all sort values that width.
-    Raises `Invalid` for more rows than an int32 counts.
-    """
+    Raises `Invalid` for more rows than an int32 counts."""
     for piece, indices, values in zip(digests, row_indices, sort_values, strict=True):
         if piece.shape != (len(piece), 5) or len(indices) != len(piece) or values.shape != (len(piece), width):
             raise ValueError(f"{len(piece)} digests, but {len(indices)} row indices and sort values {values.shape}")
@@ -91,11 +91,11 @@ def sort_by_digest(
 class MergedRows:
     """Rows of several pieces in digest order; equal digests in the order of the pieces.
 
-    digests      (rows, 5)
-    row_numbers  int32 (rows,): where the row stood among all pieces
-    row_indices  int64 (rows,)
-    others       the other columns
-    """
+    Attributes:
+        digests: (rows, 5)
+        row_numbers: int32 (rows,): where the row stood among all pieces
+        row_indices: int64 (rows,)
+        others: the other columns"""
 
     digests: Digests
     row_numbers: npt.NDArray[np.int32]

@@ -20,11 +20,11 @@ Bytes = npt.NDArray[np.uint8]
 class LocatedRows:
     """Rows in digest order, and where they lie.
 
-    digests      (rows, 5)
-    ordinals     int32 (rows,): which source file the row is in
-    row_indices  int64 (rows,): which row of it
-    sort_values  uint8 (rows, width)
-    """
+    Attributes:
+        digests: (rows, 5)
+        ordinals: int32 (rows,): which source file the row is in
+        row_indices: int64 (rows,): which row of it
+        sort_values: uint8 (rows, width)"""
 
     digests: Digests
     ordinals: Int32s
@@ -36,12 +36,12 @@ class LocatedRows:
 class DeltaRows:
     """Rows of a bucket's delta files in digest order.
 
-    digests      (rows, 5)
-    files        int32 (rows,): which of these files the row is from
-    row_indices  unsigned (rows,): which row of it
-    sort_values  uint8 (rows, width)
-    ordinals     int32 (files,): which source file that is
-    """
+    Attributes:
+        digests: (rows, 5)
+        files: int32 (rows,): which of these files the row is from
+        row_indices: unsigned (rows,): which row of it
+        sort_values: uint8 (rows, width)
+        ordinals: int32 (files,): which source file that is"""
 
     digests: Digests
     files: Int32s

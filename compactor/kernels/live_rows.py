@@ -22,10 +22,10 @@ NO_FILE, ALL_LIVE, SOME_DEAD = 0, 1, 2
 class LiveFiles:
     """The live compacted files of a stream.
 
-    numbers   int32 by ordinal: the file's number
-    exists    bool by file number; the first and the last entry are of no file
-    ordinals  int32 by file number: the file's ordinal; 0, without meaning, for a number that no file has
-    """
+    Attributes:
+        numbers: int32 by ordinal: the file's number
+        exists: bool by file number; the first and the last entry are of no file
+        ordinals: int32 by file number: the file's ordinal; 0, without meaning, for a number that no file has"""
 
     numbers: Int32s
     exists: npt.NDArray[np.bool_]
@@ -56,11 +56,11 @@ class LiveFiles:
 class LiveRows:
     """Rows that pointers may point at.
 
-    states   uint8 by file number: NO_FILE, ALL_LIVE or SOME_DEAD
-    rows_of  int64 by ordinal: rows of the file, dead ones included
-    starts   int64 by ordinal: where the file's bits begin in `dead`, if some of its rows are
-    dead     uint8: one bit a row, set where it is dead
-    """
+    Attributes:
+        states: uint8 by file number: NO_FILE, ALL_LIVE or SOME_DEAD
+        rows_of: int64 by ordinal: rows of the file, dead ones included
+        starts: int64 by ordinal: where the file's bits begin in `dead`, if some of its rows are
+        dead: uint8: one bit a row, set where it is dead"""
 
     files: LiveFiles
     states: npt.NDArray[np.uint8]

@@ -79,8 +79,9 @@ def extremes(values: Bytes, starts: Int64s, ends: Int64s, flipped: int) -> tuple
 
     They are compared as unsigned bytes, from the first to the last.
     Precondition: len(starts) == len(ends) >= 1, 0 <= starts[v] <= ends[v] <= len(values).
-    flipped  0; or 128, which compares big-endian numbers of one width in two's complement
-    """
+
+    Args:
+        flipped: 0; or 128, which compares big-endian numbers of one width in two's complement"""
     low, high = _extremes(values, starts, ends, flipped)
     return int(low), int(high)
 

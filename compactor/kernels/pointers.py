@@ -31,11 +31,11 @@ class RanksWithinFiles:
     A row's number is its position in the concatenation of all files: file f's rows have numbers [file_bounds[f],
     file_bounds[f + 1]). There is one bit per row, so that millions of rows fit a processor's cache.
 
-    row_numbers, files  int32 (rows,): of every row, whether it survives or not
+    Attributes:
+        row_numbers, files: int32 (rows,): of every row, whether it survives or not
 
     Precondition: 0 <= row_number < file_bounds[-1], each once, and `files` are their files, as `sort_by_digest` and
-    `files_of_rows` leave them; 0 <= row < len(row_numbers) where a row is counted.
-    """
+    `files_of_rows` leave them; 0 <= row < len(row_numbers) where a row is counted."""
 
     def __init__(self, row_numbers: Int32s, files: Int32s, file_bounds: Int64s) -> None:
         self._row_numbers = row_numbers
@@ -82,12 +82,13 @@ def rank_within_parts(
 
     One part after the other, with a bit for each of its rows: those of a file of four million fit a processor's cache.
 
-    rows           (parts, row indices in their files, ranks) of some rows: those of parts beyond `rows_of_parts` and of
-                   part -1 are left as they are
-    first_rows     by part: where it begins in its file
-    rows_of_parts  of the first parts: how many rows each has. Raises `Corrupt` for a row beyond them, and for one that
-                   occurs twice
-    counts         by part: how many of these rows are in it, as `count_rows` has them
+    Args:
+        rows: (parts, row indices in their files, ranks) of some rows: those of parts beyond `rows_of_parts` and of part
+            -1 are left as they are
+        first_rows: by part: where it begins in its file
+        rows_of_parts: of the first parts: how many rows each has. Raises `Corrupt` for a row beyond them, and for one
+            that occurs twice
+        counts: by part: how many of these rows are in it, as `count_rows` has them
 
     Precondition, which is checked: a part, a row index and a rank for each row; a first row and a count for each part.
     """
@@ -114,11 +115,11 @@ def rank_within_parts(
 def put_in_order(parts: Int32s, ranks: Int32s, row_indices: Int64s, starts: Int64s, ordered: RowIndices) -> None:
     """Writes row indices part after part, those of a part by rank; rows of part -1 are left out.
 
-    starts   by part, and one more: part p has the places [starts[p], starts[p + 1])
-    ordered  signed (places,), in which all row indices fit
+    Args:
+        starts: by part, and one more: part p has the places [starts[p], starts[p + 1])
+        ordered: signed (places,), in which all row indices fit
 
-    Raises `ValueError` where a rank is beyond the places of its part.
-    """
+    Raises `ValueError` where a rank is beyond the places of its part."""
     if not len(parts) == len(ranks) == len(row_indices) or starts[-1] != len(ordered):
         raise ValueError(f"{len(parts)} parts, {len(ranks)} ranks, {len(row_indices)} rows, room for {len(ordered)}")
     if not _put_in_order(parts, ranks, row_indices, starts, ordered):
@@ -152,13 +153,13 @@ def point_at_compacted(
 ) -> None:
     """Writes the output locations of rows; rows of part -1 are left as they are.
 
-    parts, ranks               (rows,): the part of each row, and the row's rank in it
-    first_offsets              by part: the offset of rank 0 among all rows that its materialize task writes, from 0
-    first_file_numbers         by part: number of the first file that this task writes
-    file_numbers, row_indices  (rows,), to be written; `file_numbers` may be `parts`
+    Args:
+        parts, ranks: (rows,): the part of each row, and the row's rank in it
+        first_offsets: by part: the offset of rank 0 among all rows that its materialize task writes, from 0
+        first_file_numbers: by part: number of the first file that this task writes
+        file_numbers, row_indices: (rows,), to be written; `file_numbers` may be `parts`
 
-    Precondition: -1 <= part < len(first_offsets). Checked: the lengths, and that a file holds a row or more.
-    """
+    Precondition: -1 <= part < len(first_offsets). Checked: the lengths, and that a file holds a row or more."""
     if not len(parts) == len(ranks) == len(file_numbers) == len(row_indices):
         raise ValueError(f"{len(parts)} parts, {len(ranks)} ranks, pointers of {len(file_numbers)}, {len(row_indices)}")
     if len(first_offsets) != len(first_file_numbers) or rows_per_compacted_file < 1:

@@ -31,11 +31,11 @@ KEEP_FOR_EVER = -1
 class RememberedKeys:
     """The index entries of one hash bucket, sorted by digest, digests unique.
 
-    digests              (keys, 5)
-    sort_values          uint8 (keys, width): order-preserving bytes, see sort_values.py; width 0: by position alone
-    outcomes             uint8 (keys,): the outcome of each key: LIVE, TOMBSTONE or ERASED
-    tombstone_positions  int64 (keys,): of a TOMBSTONE, the stream position of its delete; of others not read
-    """
+    Attributes:
+        digests: (keys, 5)
+        sort_values: uint8 (keys, width): order-preserving bytes, see sort_values.py; width 0: by position alone
+        outcomes: uint8 (keys,): the outcome of each key: LIVE, TOMBSTONE or ERASED
+        tombstone_positions: int64 (keys,): of a TOMBSTONE, the stream position of its delete; of others not read"""
 
     digests: Digests
     sort_values: npt.NDArray[np.uint8]
@@ -47,12 +47,12 @@ class RememberedKeys:
 class ArrivingRows:
     """The round's rows of one hash bucket by digest; a key's by (stream position, file number, row index).
 
-    digests      (rows, 5)
-    files        int32 (rows,): which of the bucket's files the row is from, from 0
-    sort_values  uint8 (rows, width), as in RememberedKeys
-    operations   uint8 (files,): UPSERT, DELETE or DELETE_WITHOUT_SORT_VALUES
-    positions    int64 (files,): stream positions
-    """
+    Attributes:
+        digests: (rows, 5)
+        files: int32 (rows,): which of the bucket's files the row is from, from 0
+        sort_values: uint8 (rows, width), as in RememberedKeys
+        operations: uint8 (files,): UPSERT, DELETE or DELETE_WITHOUT_SORT_VALUES
+        positions: int64 (files,): stream positions"""
 
     digests: Digests
     files: npt.NDArray[np.int32]
@@ -65,11 +65,11 @@ class ArrivingRows:
 class Survivors:
     """One entry per key that is not forgotten, in digest order.
 
-    winning_rows       int64 (keys,): that remembered key, or len(remembered) + that arriving row; ascending in each
-    outcomes           uint8 (keys,): LIVE, TOMBSTONE or ERASED
-    rows_deduplicated  rows (live remembered or arriving) that lost to another row
-    rows_deleted       arriving delete rows that won
-    """
+    Attributes:
+        winning_rows: int64 (keys,): that remembered key, or len(remembered) + that arriving row; ascending in each
+        outcomes: uint8 (keys,): LIVE, TOMBSTONE or ERASED
+        rows_deduplicated: rows (live remembered or arriving) that lost to another row
+        rows_deleted: arriving delete rows that won"""
 
     winning_rows: npt.NDArray[np.int64]
     outcomes: npt.NDArray[np.uint8]
@@ -86,13 +86,13 @@ def find_survivors(
 ) -> Survivors:
     """Folds the arriving rows into the remembered keys.
 
-    horizon              the last stream position of the round: tombstones older than the retention are forgotten
-    tombstone_retention  in stream positions; KEEP_FOR_EVER: tombstones never age
-    keep_marks           older runs of the index may hold remembered keys that are now forgotten: mark those ERASED
+    Args:
+        horizon: the last stream position of the round: tombstones older than the retention are forgotten
+        tombstone_retention: in stream positions; KEEP_FOR_EVER: tombstones never age
+        keep_marks: older runs of the index may hold remembered keys that are now forgotten: mark those ERASED
 
     Precondition: 0 <= arriving.files < len(arriving.operations), as `files_of_rows` leaves them. Checked: the lengths
-    of the arrays, and that sort values are of one width.
-    """
+    of the arrays, and that sort values are of one width."""
     _check(remembered, arriving)
     keys_max = len(remembered.digests) + len(arriving.digests)
     winning_rows = np.empty(keys_max, np.int64)

@@ -90,9 +90,9 @@ class WholeCheckpoint(Generic[StateT]):
 class GrowingSeries:
     """Rows in the order of a number that only grows; a row never changes, and the first ones may leave.
 
-    first, last  numbers of the first and the last row that the state has
-    rows_after   the rows above a number; None: all
-    """
+    Attributes:
+        first, last: numbers of the first and the last row that the state has
+        rows_after: the rows above a number; None: all"""
 
     name: str
     first: int
@@ -121,8 +121,8 @@ class Described:
 class SharedCheckpoint(Generic[StateT]):
     """Converts a state to its description and back.
 
-    restore  gets the rows by series; of a growing one also rows that have left the state. Raises `Corrupt`
-    """
+    Attributes:
+        restore: gets the rows by series; of a growing one also rows that have left the state. Raises `Corrupt`"""
 
     describe: Callable[[StateT], Described]
     restore: Callable[[dict[str, JsonValue], Mapping[str, pa.Table]], StateT]
@@ -134,10 +134,10 @@ Checkpoint = WholeCheckpoint[StateT] | SharedCheckpoint[StateT]
 class Piece(Document):
     """A Parquet file of a series' rows.
 
-    first, last  numbers of its rows, of a growing series
-    version      of the rows, of a replaced one
-    since        entry number of the first checkpoint that refers to it
-    """
+    Attributes:
+        first, last: numbers of its rows, of a growing series
+        version: of the rows, of a replaced one
+        since: entry number of the first checkpoint that refers to it"""
 
     series: str
     name: str
@@ -171,10 +171,10 @@ class EarlierPiece(Document):
 class CheckpointHead(Document):
     """One checkpoint of the shared form.
 
-    whole_until     has no effect, and is not written
-    earlier         earlier checkpoints that are kept, ascending
-    earlier_pieces  the pieces that only they refer to
-    """
+    Attributes:
+        whole_until: has no effect, and is not written
+        earlier: earlier checkpoints that are kept, ascending
+        earlier_pieces: the pieces that only they refer to"""
 
     format: Literal[2] = 2
     log: str

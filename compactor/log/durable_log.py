@@ -66,13 +66,13 @@ ActionT = TypeVar("ActionT")
 class LogFormat(Generic[StateT, ActionT]):
     """The content of one kind of log: values and pure functions.
 
-    checkpoint     None: these logs are short, and are always read from entry 1
-    checkpoint_entries  between two checkpoints
-    keeps_entries  whether entries are cached, the first and the newest; not where they are large
-    long_lists     the lists that a long entry leaves out; None: entries of such logs are short
-    refuses_gaps   whether a log that is read first, and goes on after its end, is `Corrupt`: else what is after the
-                   missing entry is lost without a word
-    """
+    Attributes:
+        checkpoint: None: these logs are short, and are always read from entry 1
+        checkpoint_entries: between two checkpoints
+        keeps_entries: whether entries are cached, the first and the newest; not where they are large
+        long_lists: the lists that a long entry leaves out; None: entries of such logs are short
+        refuses_gaps: whether a log that is read first, and goes on after its end, is `Corrupt`: else what is after the
+            missing entry is lost without a word"""
 
     name: str
     action_type: TypeAdapter[ActionT]
@@ -89,9 +89,9 @@ class LogFormat(Generic[StateT, ActionT]):
 class Appended(Generic[StateT, ActionT]):
     """The result of an append.
 
-    entry  the written entry; None: `decide` returned no actions
-    after  the fold including the entry; without an entry the fold that `decide` got
-    """
+    Attributes:
+        entry: the written entry; None: `decide` returned no actions
+        after: the fold including the entry; without an entry the fold that `decide` got"""
 
     entry: Entry[ActionT] | None
     after: LogState[StateT]
@@ -141,9 +141,9 @@ class DurableLog(Generic[StateT, ActionT]):
     def load(self, as_of: int | None = None, ahead: int = 1) -> LogState[StateT]:
         """The fold of the log, or of its entries up to number `as_of` (`Invalid` if there is none).
 
-        ahead  entries after the cached fold that are requested at the same time, where each request has a latency: one
-               more than are expected, since the first that is missing is the log's end
-        """
+        Args:
+            ahead: entries after the cached fold that are requested at the same time, where each request has a latency:
+                one more than are expected, since the first that is missing is the log's end"""
         if as_of is not None and as_of < 0:
             raise Invalid(f"there is no entry {as_of} in log {self.folder}: entries count from 1")
         if self._is_short() and as_of is None:
@@ -311,8 +311,9 @@ class DurableLog(Generic[StateT, ActionT]):
     def entry_number_at(self, at_ms: int, end: LogState[StateT] | None = None) -> int:
         """The last entry written at or before a time (ms since the epoch); 0 if the log began later.
 
-        end  a fold of this log that was just read; None: it is read now. Times that earlier calls have read are known
-        """
+        Args:
+            end: a fold of this log that was just read; None: it is read now. Times that earlier calls have read are
+                known"""
         end = self.load() if end is None else end
         if end.at_ms <= at_ms:
             return end.entry_number
@@ -364,9 +365,10 @@ class DurableLog(Generic[StateT, ActionT]):
         no actions. Raises `Unavailable` if the outcome is unknown (the entry may exist, or appear later), and
         `Conflict` after too many lost races.
 
-        before  a fold of this log that was just read, for the first decision; None: it is read now. With an outdated
-                fold the entry's number is taken and the log is read again, but a decision to write nothing is final
-        """
+        Args:
+            before: a fold of this log that was just read, for the first decision; None: it is read now. With an
+                outdated fold the entry's number is taken and the log is read again, but a decision to write nothing is
+                final"""
         entry_id = self._clock.new_id()
         before = self.load() if before is None else before
         for losses in range(1, APPEND_ATTEMPTS_MAX + 1):

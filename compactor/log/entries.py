@@ -51,8 +51,8 @@ class _EntryDocument(Document):
 class EntryFolder(Generic[ActionT]):
     """The entries of one log. Safe to share between threads.
 
-    kept  entries that are cached, by number
-    """
+    Attributes:
+        kept: entries that are cached, by number"""
 
     def __init__(
         self,

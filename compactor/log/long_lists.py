@@ -52,8 +52,8 @@ class ListsBeside(Document):
 class LongLists:
     """Which lists of a kind of log are left out of long entries.
 
-    make_columns  loads PyArrow, so only a long entry has it called
-    """
+    Attributes:
+        make_columns: loads PyArrow, so only a long entry has it called"""
 
     make_columns: Callable[[], Mapping[str, tuple[str, ColumnCodec]]]
 

@@ -47,7 +47,7 @@ class NotCollected:
 
 @dataclass
 class GracePeriods:
-    """seconds  for tables that set none; None: the default. `counts_for_all`: and for those that do"""
+    """`seconds`: for tables that set none; None: the default. `counts_for_all`: and for those that do."""
 
     seconds: float | None = None
     counts_for_all: bool = False
@@ -81,13 +81,13 @@ class CollectedStream:
 class Collection:
     """One run over the tables of a lake. Safe to share between threads.
 
-    deletes      whether files are deleted; False: they are only found
-    add          is told of each stream, by one thread at a time
-    show         is told what is done now
-    retired      deltas that are retired, or may be
-    streams      so many were searched
-    found_files  garbage; `deleted_files` of them were deleted
-    """
+    Attributes:
+        deletes: whether files are deleted; False: they are only found
+        add: is told of each stream, by one thread at a time
+        show: is told what is done now
+        retired: deltas that are retired, or may be
+        streams: so many were searched
+        found_files: garbage; `deleted_files` of them were deleted"""
 
     lake: DeltaCatalog
     clock: Clock

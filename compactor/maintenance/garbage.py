@@ -103,10 +103,10 @@ class GarbageFile(Document):
 class StreamGarbage(Document):
     """The files of one partition stream.
 
-    kept_files   files that stay, without those of appends that began in the grace period: they are not looked at
-    garbage      files that can be deleted, and objects of the log that are no entries
-    unknown      keys of files without one of Lithify's names: they stay
-    """
+    Attributes:
+        kept_files: files that stay, without those of appends that began in the grace period: they are not looked at
+        garbage: files that can be deleted, and objects of the log that are no entries
+        unknown: keys of files without one of Lithify's names: they stay"""
 
     stream: str
     partition: Partition
@@ -150,10 +150,10 @@ def find_garbage(
 ) -> Iterator[StreamGarbage]:
     """The garbage of each stream, also of those without a log entry. Raises `Corrupt` at one whose log lacks something.
 
-    retention_seconds  for which replaced files are kept; None: for the grace period
-    before             is called with each stream that has a log before it is searched, by several threads at a time:
-                       what it reads of the log is not read again
-    """
+    Args:
+        retention_seconds: for which replaced files are kept; None: for the grace period
+        before: is called with each stream that has a log before it is searched, by several threads at a time: what it
+            reads of the log is not read again"""
     if grace_seconds < 0:
         raise Invalid(f"a grace period of {grace_seconds} seconds is none: give 0 or more")
     now_ms = clock.now_ms()
@@ -191,9 +191,9 @@ class _Place:
 class _Search:
     """One pass over the data of a table: each object is listed once.
 
-    since_ms        files that are younger stay
-    named_since_ms  files that the log has named at any time since then stay
-    """
+    Attributes:
+        since_ms: files that are younger stay
+        named_since_ms: files that the log has named at any time since then stay"""
 
     def __init__(
         self,
@@ -396,9 +396,9 @@ class _Search:
 class _SortedOut:
     """The files of a stream by what becomes of them.
 
-    old      those that may be garbage, by key
-    unknown  those that have none of Lithify's names
-    """
+    Attributes:
+        old: those that may be garbage, by key
+        unknown: those that have none of Lithify's names"""
 
     def __init__(self, since_ms: int) -> None:
         self._since_ms = since_ms

@@ -77,9 +77,9 @@ KeyValues: TypeAlias = Mapping[str, object]
 class Holder(Document):
     """An object that may hold the key's values.
 
-    key         in the store; a URI for a file that was registered in place
-    goes_at_ms  from this time on `lithify gc --delete` deletes it; None: not before the step in `how`
-    """
+    Attributes:
+        key: in the store; a URI for a file that was registered in place
+        goes_at_ms: from this time on `lithify gc --delete` deletes it; None: not before the step in `how`"""
 
     table_id: str
     key: str
@@ -92,8 +92,8 @@ class Holder(Document):
 class PrivacyProof(Document):
     """The result. If `holders` is empty, no object of the tables contains a value of the key.
 
-    columns  the searched columns; None: all columns
-    """
+    Attributes:
+        columns: the searched columns; None: all columns"""
 
     partition: Partition
     tables: tuple[str, ...]
@@ -120,12 +120,12 @@ class _Key:
 class _History:
     """A stream's log, at its end and at all earlier entries.
 
-    named          paths that it names at its end
-    files          every data file that it ever named, by path
-    unnamed_at_ms  when the log stopped naming a path
-    unnamed_at     the entry that did
-    added_at_ms    when a delta file was added
-    """
+    Attributes:
+        named: paths that it names at its end
+        files: every data file that it ever named, by path
+        unnamed_at_ms: when the log stopped naming a path
+        unnamed_at: the entry that did
+        added_at_ms: when a delta file was added"""
 
     snapshot: StreamSnapshot
     named: frozenset[str]

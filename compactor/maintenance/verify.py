@@ -52,8 +52,8 @@ class VerifyReport(Document):
 def verify(stream: PartitionStream, memory_bytes: int | None = None) -> VerifyReport:
     """Audits the stream at the end of its log. Raises `Corrupt` if its index cannot be read.
 
-    memory_bytes  for the index; None: half of what is usable
-    """
+    Args:
+        memory_bytes: for the index; None: half of what is usable"""
     snapshot = stream.load().state
     compacted = snapshot.compacted
     problems = [*stream.log.damaged_lists(), *_audit_pending(stream, snapshot)]
@@ -113,9 +113,9 @@ def groups_of_files(compacted: CompactedStream, rows_at_once: int) -> list[list[
 class _Index:
     """The index's rows, read bucket by bucket, and checked when they are read first. Sort values are not read.
 
-    tombstones  how many there are
-    stray       rows for files that are not in the stream
-    """
+    Attributes:
+        tombstones: how many there are
+        stray: rows for files that are not in the stream"""
 
     def __init__(self, stream: PartitionStream, compacted: CompactedStream) -> None:
         self.tombstones = self.stray = 0

@@ -42,8 +42,9 @@ def stored_values(array: pa.Array, keep_dictionary: bool = False) -> pa.Array:
     """The stored values of dictionaries, run ends and extension types, also nested ones.
 
     Their type is `value_type` of the array's, except that views in dictionaries or runs become plain text and bytes.
-    keep_dictionary  do not decode dictionaries
-    """
+
+    Args:
+        keep_dictionary: do not decode dictionaries"""
     while True:
         arrow_type = array.type
         if isinstance(arrow_type, pa.BaseExtensionType):

@@ -77,11 +77,11 @@ class BackgroundLoop:
         ends: threading.Event | None = None,
     ) -> None:
         """
-        name              of the thread
-        interval_seconds  between the end of one call and the beginning of the next
-        at_once           whether the first call comes before the first interval
-        ends              set when several loops are to end together; None: the loop has an event of its own
-        """
+        Args:
+            name: of the thread
+            interval_seconds: between the end of one call and the beginning of the next
+            at_once: whether the first call comes before the first interval
+            ends: set when several loops are to end together; None: the loop has an event of its own"""
         self._work = work
         self._interval_seconds = interval_seconds
         self._at_once = at_once

@@ -16,8 +16,8 @@ class SortKey(Document):
 class Watermark(Document):
     """How far a source stream has been compacted: all files up to and including this one, by (position, file number).
 
-    file_number  None: every file of the delta at `position`
-    """
+    Attributes:
+        file_number: None: every file of the delta at `position`"""
 
     position: int
     file_number: int | None = None
@@ -41,14 +41,14 @@ class RowTotals(Document):
 class RowCounts(Document):
     """The row counts of a round, which must reconcile: rows_in = rows_out + rows_deduplicated + rows_deleted.
 
-    rows_before        live compacted rows before the round
-    rows_in            rows_before, and every row of the round's delta files
-    rows_out           live compacted rows after the round
-    rows_deduplicated  rows that lost to another row of their key
-    rows_deleted       delete rows that won, each of which removes its key
-    rows_carried       of rows_out: rows in compacted files that were carried over by reference
-    tombstones         keys that the index remembers as deleted after the round
-    """
+    Attributes:
+        rows_before: live compacted rows before the round
+        rows_in: rows_before, and every row of the round's delta files
+        rows_out: live compacted rows after the round
+        rows_deduplicated: rows that lost to another row of their key
+        rows_deleted: delete rows that won, each of which removes its key
+        rows_carried: of rows_out: rows in compacted files that were carried over by reference
+        tombstones: keys that the index remembers as deleted after the round"""
 
     rows_before: int
     rows_in: int
@@ -62,8 +62,8 @@ class RowCounts(Document):
 class StepFigures(Document):
     """Time and memory of one step of a round. `peak_memory_bytes` is that of its largest Python worker.
 
-    cores  the cores that its tasks shared; None: not recorded
-    """
+    Attributes:
+        cores: the cores that its tasks shared; None: not recorded"""
 
     seconds: float
     tasks: int

@@ -38,16 +38,17 @@ class RowGroupSize(Document):
 class DataFile(Document):
     """A delta file or a compacted file.
 
-    path  relative to the lake's root if the catalog wrote it; an absolute URI if it was registered in place
-    footer              of Parquet; None: not recorded
-    row_groups          of Parquet; of ORC, the stripes, if there are several, with their share of the file's bytes by
-                        rows; of large plain text, its pieces of whole rows, which follow one another from the
-                        first byte (a CSV's header is in the first); empty: not recorded, or it is read whole
-    schema_fingerprint  files of one content type with equal fingerprints have the same columns; None: not recorded, or
-                        the file has no types of its own
-    crc32               of the file's bytes; None: not recorded, as for files that were registered in an object store
-    etag                of a file that was registered in an object store, as the store gives it; None: not recorded
-    modified_at_ns      of a file that was registered in a folder: its time of modification, in ns; None: not recorded
+    Attributes:
+        path: relative to the lake's root if the catalog wrote it; an absolute URI if it was registered in place
+        footer: of Parquet; None: not recorded
+        row_groups: of Parquet; of ORC, the stripes, if there are several, with their share of the file's bytes by rows;
+            of large plain text, its pieces of whole rows, which follow one another from the first byte (a CSV's header
+            is in the first); empty: not recorded, or it is read whole
+        schema_fingerprint: files of one content type with equal fingerprints have the same columns; None: not recorded,
+            or the file has no types of its own
+        crc32: of the file's bytes; None: not recorded, as for files that were registered in an object store
+        etag: of a file that was registered in an object store, as the store gives it; None: not recorded
+        modified_at_ns: of a file that was registered in a folder: its time of modification, in ns; None: not recorded
     """
 
     file_number: int = Field(ge=1)
@@ -82,8 +83,8 @@ class PointerWidths(Document):
 class IndexPointers(PointerWidths):
     """Pointers that replace those in an index file: the rows have moved, the digests are unchanged.
 
-    crc32  of the object's bytes; None: not recorded
-    """
+    Attributes:
+        crc32: of the object's bytes; None: not recorded"""
 
     path: str
     size_bytes: int = Field(ge=0)
@@ -93,11 +94,11 @@ class IndexPointers(PointerWidths):
 class IndexFile(PointerWidths):
     """One file of the primary key index: rows of one hash bucket, sorted by digest.
 
-    run       the index version that wrote it; a key's entry in a newer run hides its entry in an older one
-    part      the file's number among its bucket's files of the run; all digests of part k are below those of part k + 1
-    pointers  the current locations of its rows, if they have moved since the file was written
-    crc32     of the file's bytes, without those of `pointers`; None: not recorded
-    """
+    Attributes:
+        run: the index version that wrote it; a key's entry in a newer run hides its entry in an older one
+        part: the file's number among its bucket's files of the run; all digests of part k are below those of part k + 1
+        pointers: the current locations of its rows, if they have moved since the file was written
+        crc32: of the file's bytes, without those of `pointers`; None: not recorded"""
 
     hash_bucket: int = Field(ge=0)
     run: int = Field(ge=1)
@@ -127,9 +128,9 @@ class IndexFile(PointerWidths):
 class DeletionVector(Document):
     """Which rows of a live compacted file are dead: an Arrow IPC file of their row indices, ascending.
 
-    rows   how many rows of the file are dead
-    crc32  of the vector's bytes; None: not recorded
-    """
+    Attributes:
+        rows: how many rows of the file are dead
+        crc32: of the vector's bytes; None: not recorded"""
 
     file_number: int = Field(ge=1)
     path: str

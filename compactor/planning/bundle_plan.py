@@ -27,9 +27,9 @@ MEMBERS_OF_A_TASK_MAX = 8
 
 class BundleMember(Document):
     """
-    attempt         number of the session's attempt that runs here
-    before_seconds  from the launch of the bundle to the beginning of this attempt, as predicted
-    """
+    Attributes:
+        attempt: number of the session's attempt that runs here
+        before_seconds: from the launch of the bundle to the beginning of this attempt, as predicted"""
 
     attempt: int = Field(ge=1)
     before_seconds: float
@@ -46,9 +46,9 @@ class BundlePlan(Document):
 @dataclass(frozen=True)
 class BundleBounds:
     """
-    sessions  of one bundle, at most; 1: there are no bundles
-    seconds   that its members may take one after the other, divided by the cores, as predicted
-    """
+    Attributes:
+        sessions: of one bundle, at most; 1: there are no bundles
+        seconds: that its members may take one after the other, divided by the cores, as predicted"""
 
     sessions: int = 1_000
     seconds: float = 300.0
@@ -62,11 +62,11 @@ class BundleBounds:
 class SmallSession:
     """A session that was planned, and may share a Spark job.
 
-    attempt  number of the attempt that would run
-    seconds  predicted for it, once it has begun
-    why      it is small, in a sentence
-    store    its predicted use of the lake's store
-    """
+    Attributes:
+        attempt: number of the attempt that would run
+        seconds: predicted for it, once it has begun
+        why: it is small, in a sentence
+        store: its predicted use of the lake's store"""
 
     plan: SessionPlan
     attempt: int

@@ -13,10 +13,10 @@ from compactor.model.document import Document
 class ClusterUse(Document):
     """What the nodes of an attempt have run, as the service of its cluster says. Fields of other services are 0.
 
-    on_demand_seconds, spot_seconds, primary_seconds  of EMR's instances: workers by market, and the primary node; each
-                                                      counts for a minute at least
-    vcpu_hours, gib_hours, disk_gib_hours             that EMR Serverless bills
-    """
+    Attributes:
+        on_demand_seconds, spot_seconds, primary_seconds: of EMR's instances: workers by market, and the primary node;
+            each counts for a minute at least
+        vcpu_hours, gib_hours, disk_gib_hours: that EMR Serverless bills"""
 
     on_demand_seconds: float = Field(default=0.0, ge=0)
     spot_seconds: float = Field(default=0.0, ge=0)
@@ -44,16 +44,16 @@ class UnitRates(Document):
 class Cost(Document):
     """US dollars by purpose: expected before a session, used after it.
 
-    seconds        that the cluster is paid for, its start included; an instance is paid for a minute at least
-    instances_usd  EC2, or vCPUs and memory of EMR Serverless, by the second
-    surcharge_usd  of the service that runs the cluster (EMR), by the second
-    volumes_usd    of volumes attached for scratch files
-    requests_usd   of S3
-    storage_usd    of what is written to S3, for one month
-    start_usd      of the first three, what is paid before the first task can run
-    spot_usd       of instances_usd, for nodes on Spot: only after a session whose nodes were read
-    priced_on      the day of the oldest price in it, ISO 8601
-    """
+    Attributes:
+        seconds: that the cluster is paid for, its start included; an instance is paid for a minute at least
+        instances_usd: EC2, or vCPUs and memory of EMR Serverless, by the second
+        surcharge_usd: of the service that runs the cluster (EMR), by the second
+        volumes_usd: of volumes attached for scratch files
+        requests_usd: of S3
+        storage_usd: of what is written to S3, for one month
+        start_usd: of the first three, what is paid before the first task can run
+        spot_usd: of instances_usd, for nodes on Spot: only after a session whose nodes were read
+        priced_on: the day of the oldest price in it, ISO 8601"""
 
     seconds: float = Field(ge=0)
     instances_usd: float = Field(ge=0)
@@ -70,10 +70,10 @@ class Cost(Document):
 class PaidRates(Document):
     """Rates of a cluster and its store in US dollars, from which the used cost is calculated afterwards.
 
-    instances_usd_hour, surcharge_usd_hour, volumes_usd_hour  of the whole cluster as it starts
-    start_is_paid  False: only from the first task on
-    units          of its nodes, by which their real use is counted; None: not recorded
-    """
+    Attributes:
+        instances_usd_hour, surcharge_usd_hour, volumes_usd_hour: of the whole cluster as it starts
+        start_is_paid: False: only from the first task on
+        units: of its nodes, by which their real use is counted; None: not recorded"""
 
     instances_usd_hour: float = Field(ge=0)
     surcharge_usd_hour: float = Field(ge=0)
@@ -94,28 +94,28 @@ class ClusterPlan(Document):
     """A cluster for one session, decided before anything is launched; or for a bundle, as the plan of each of its
     sessions: then rates and cost are the session's part.
 
-    region                    of its prices, in which it is to run
-    instance_type             of its worker nodes
-    nodes                     worker nodes that it starts with, `spot_nodes` included
-    nodes_max                 that managed scaling may grow it to
-    spot_nodes                of `nodes`: task nodes on Spot, which may be taken away; the others are core nodes
-    primary_instance_type     of the one node that runs the driver and the cluster's own services; None: there is none
-    executors_per_node        Spark executors, each with `executor_cores` tasks side by side
-    executor_heap_bytes       of an executor's JVM, which moves shuffle files (spark.executor.memory)
-    executor_overhead_bytes   beside it, for the executor's Python workers (spark.executor.memoryOverhead)
-    task_memory_bytes         of that, for one task
-    driver_heap_bytes         spark.driver.memory
-    driver_overhead_bytes     beside it, for the driver's Python
-    scratch_volumes_per_node  volumes to attach to each worker node for scratch files; 0: its local disks hold them
-    scratch_volume_gib        of each of these volumes
-    local_disk_gib            of each worker node's own disks, in all
-    start_seconds             from the request for the cluster to the first task
-    expected_sla              predicted seconds from that request to the session's end, with the 10 % buffer
-    within_desired_sla        None: none was asked for
-    rates                     what it costs by the hour
-    usd_hour_max              what it costs by the hour with `nodes_max` nodes; None: not recorded, it does not grow
-    cost                      what the session is expected to cost, without the buffer
-    """
+    Attributes:
+        region: of its prices, in which it is to run
+        instance_type: of its worker nodes
+        nodes: worker nodes that it starts with, `spot_nodes` included
+        nodes_max: that managed scaling may grow it to
+        spot_nodes: of `nodes`: task nodes on Spot, which may be taken away; the others are core nodes
+        primary_instance_type: of the one node that runs the driver and the cluster's own services; None: there is none
+        executors_per_node: Spark executors, each with `executor_cores` tasks side by side
+        executor_heap_bytes: of an executor's JVM, which moves shuffle files (spark.executor.memory)
+        executor_overhead_bytes: beside it, for the executor's Python workers (spark.executor.memoryOverhead)
+        task_memory_bytes: of that, for one task
+        driver_heap_bytes: spark.driver.memory
+        driver_overhead_bytes: beside it, for the driver's Python
+        scratch_volumes_per_node: volumes to attach to each worker node for scratch files; 0: its local disks hold them
+        scratch_volume_gib: of each of these volumes
+        local_disk_gib: of each worker node's own disks, in all
+        start_seconds: from the request for the cluster to the first task
+        expected_sla: predicted seconds from that request to the session's end, with the 10 % buffer
+        within_desired_sla: None: none was asked for
+        rates: what it costs by the hour
+        usd_hour_max: what it costs by the hour with `nodes_max` nodes; None: not recorded, it does not grow
+        cost: what the session is expected to cost, without the buffer"""
 
     region: str
     instance_type: str

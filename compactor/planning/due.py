@@ -95,10 +95,10 @@ Decision = Due | NotDue | Postponed
 class Terms:
     """What holds for a stream beside its figures.
 
-    spent_usd  of the table's money of the day, spent or promised
-    cost       of the compaction
-    pause      why an operator has paused the table; None: it is not paused
-    """
+    Attributes:
+        spent_usd: of the table's money of the day, spent or promised
+        cost: of the compaction
+        pause: why an operator has paused the table; None: it is not paused"""
 
     spent_usd: float = 0.0
     cost: Expected = Expected(0.0)
@@ -327,8 +327,8 @@ def decide_all(
 ) -> dict[str, Decision]:
     """The decisions on the streams of a table, by their keys. Those with most benefit per dollar take its money first.
 
-    terms  for the money promised to those before, and the cost of this one
-    """
+    Args:
+        terms: for the money promised to those before, and the cost of this one"""
     promised_usd, found = 0.0, dict[str, Decision]()
     for each in sorted(candidates, key=lambda candidate: candidate.rank):
         decision = decide(each.figures, policy, now_ms, terms(promised_usd, each.cost))

@@ -50,11 +50,11 @@ class SchemaStatistics:
 @dataclass(frozen=True)
 class InputStatistics:
     """
-    deltas          pending delta files, by schema
-    compacted_rows  in compacted files, dead ones included
-    sampled_files   text files whose types are those of their first block
-    size            the amounts from which sizing and time are calculated
-    """
+    Attributes:
+        deltas: pending delta files, by schema
+        compacted_rows: in compacted files, dead ones included
+        sampled_files: text files whose types are those of their first block
+        size: the amounts from which sizing and time are calculated"""
 
     deltas: tuple[SchemaStatistics, ...]
     compacted_rows: int

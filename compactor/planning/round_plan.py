@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class SourceFile:
     """A file that a round reads.
 
-    ordinal  its position in the round's order: compacted files by file number, then delta files by (position, file
-             number)
-    """
+    Attributes:
+        ordinal: its position in the round's order: compacted files by file number, then delta files by (position, file
+            number)"""
 
     ordinal: int
     file: TabularFile
@@ -43,10 +43,10 @@ class SourceFile:
 class CompactedSource(SourceFile):
     """A live compacted file of earlier rounds.
 
-    vector        its dead rows, if it has any
-    is_rewritten  even if all its rows survive: other engines could not read it
-    merge         the merge of small files that it is part of, by number: each becomes one file. None: of none
-    """
+    Attributes:
+        vector: its dead rows, if it has any
+        is_rewritten: even if all its rows survive: other engines could not read it
+        merge: the merge of small files that it is part of, by number: each becomes one file. None: of none"""
 
     file_number: int
     vector: DeletionVector | None
@@ -62,9 +62,9 @@ class CompactedSource(SourceFile):
 class DeltaSource(SourceFile):
     """A delta file.
 
-    sorts       False if a delete's file lacks custom sort key columns
-    row_groups  rows of each row group, stripe or piece of text; empty: see `DataFile`
-    """
+    Attributes:
+        sorts: False if a delete's file lacks custom sort key columns
+        row_groups: rows of each row group, stripe or piece of text; empty: see `DataFile`"""
 
     position: int
     operation: Operation
@@ -110,10 +110,10 @@ class DeltaFileRef:
 class RoundOutput:
     """The output settings of a round.
 
-    private_columns  those whose bounds stay out of the log
-    open_partition   of a published table, whose files other engines read: the values of its last columns. None: the
-                     table is not published
-    """
+    Attributes:
+        private_columns: those whose bounds stay out of the log
+        open_partition: of a published table, whose files other engines read: the values of its last columns. None: the
+            table is not published"""
 
     content_type: ContentType
     schema: pa.Schema
@@ -139,16 +139,17 @@ class RoundOutput:
 class RoundPlan:
     """One round. Its tasks get parts of it (`compactor/steps/`).
 
-    key_columns     primary key columns in sorted name order
-    sort_columns    custom sort key columns in the order given; none: the stream position alone decides
-    horizon         last stream position of the round
-    absorbed_runs   runs of the index that are merged into the run which this round writes
-    tombstones      keys that the index remembers as deleted before the round
-    tasks           tasks that run side by side
-    task_memory_bytes  memory of each of them
-    spare_scratch_bytes  of scratch files that may be kept for the next round to overwrite; None: as many as are useful
-    progress        where running tasks report rows; None: nowhere
-    """
+    Attributes:
+        key_columns: primary key columns in sorted name order
+        sort_columns: custom sort key columns in the order given; none: the stream position alone decides
+        horizon: last stream position of the round
+        absorbed_runs: runs of the index that are merged into the run which this round writes
+        tombstones: keys that the index remembers as deleted before the round
+        tasks: tasks that run side by side
+        task_memory_bytes: memory of each of them
+        spare_scratch_bytes: of scratch files that may be kept for the next round to overwrite; None: as many as are
+            useful
+        progress: where running tasks report rows; None: nowhere"""
 
     commit_id: str
     round_number: int
@@ -183,9 +184,9 @@ class RoundPlan:
 class RehashPlan:
     """What a rehash reads and writes.
 
-    keys                    live rows and tombstones of the stream, which the new index must hold
-    from_hash_bucket_count  of the current index
-    """
+    Attributes:
+        keys: live rows and tombstones of the stream, which the new index must hold
+        from_hash_bucket_count: of the current index"""
 
     location: StoreLocation
     index_files: tuple[IndexFile, ...]

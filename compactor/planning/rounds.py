@@ -31,8 +31,8 @@ INDEX_RUNS_MAX = 8
 class RoundLimits:
     """The limits of one round, from which the absorbed part of the index is chosen.
 
-    scratch_bytes  None: not known
-    """
+    Attributes:
+        scratch_bytes: None: not known"""
 
     task_memory_bytes: int
     hash_bucket_count: int
@@ -123,8 +123,8 @@ def runs_to_absorb(
     rows, rounds of 200,000 rows leave runs of 0.2, 0.4, 0.2 + 0.6, ... million rows; the base is absorbed when 2
     million rows lie above it.
 
-    absorbed_rows_max  rows that fit memory and scratch folders; takes precedence over `INDEX_RUNS_MAX`
-    """
+    Args:
+        absorbed_rows_max: rows that fit memory and scratch folders; takes precedence over `INDEX_RUNS_MAX`"""
     rows_of_runs: dict[int, int] = {}
     for file in index_files:
         rows_of_runs[file.run] = rows_of_runs.get(file.run, 0) + file.rows

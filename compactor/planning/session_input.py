@@ -101,8 +101,8 @@ class SessionInput:
         """Numbers of compacted files that other engines could not read: they were written before the table was
         published, or a column is of a wider type by now, which some do not widen to.
 
-        compacted  the compacted stream before the round
-        """
+        Args:
+            compacted: the compacted stream before the round"""
         if compacted is None or not self.streams.is_open:
             return frozenset()
         held = parse_schema(compacted.last_round.compacted_schema)
@@ -146,11 +146,11 @@ def read_session_input(
 ) -> SessionInput:
     """Raises `Invalid` with every reason for which the input can never be compacted.
 
-    known_schemas  of files that are not opened again
-    of_run      what other sessions have read; what this one reads is added
-    only_reads  no file is written, so it does not matter whether other engines could read it
-    as_pinned   the logs as they were when the session was pinned: for a plan that is made right after it
-    """
+    Args:
+        known_schemas: of files that are not opened again
+        of_run: what other sessions have read; what this one reads is added
+        only_reads: no file is written, so it does not matter whether other engines could read it
+        as_pinned: the logs as they were when the session was pinned: for a plan that is made right after it"""
     streams = SessionStreams.load(spec, lake, as_pinned=as_pinned)
     known = {(each.content_type, each.fingerprint): parse_schema(each.schema_text) for each in known_schemas}
     if of_run and all(map(_is_compared_whole, streams.pending)):

@@ -65,9 +65,9 @@ def pin_sessions(
     Nothing is written, and the destination table is not created. Raises `Invalid` for a missing table or partition, an
     offline table, a destination with other data, and an excessive number of files.
 
-    source      the job run's table, if it was just opened
-    partitions  those to compact, if they were just listed
-    """
+    Args:
+        source: the job run's table, if it was just opened
+        partitions: those to compact, if they were just listed"""
     source = lake.table(run.source_table_id) if source is None else source
     destination = check_tables(run, lake, source)
 
@@ -112,8 +112,8 @@ class SessionFinder:
     ) -> None:
         """Raises `Invalid` for a missing or offline table, and for a destination with other data.
 
-        takes  whether a stream, by its partition, is looked at; None: all are
-        """
+        Args:
+            takes: whether a stream, by its partition, is looked at; None: all are"""
         self._run = run
         self._lake = lake
         self._until_ms = until_ms
@@ -172,9 +172,9 @@ def measure_session(
 ) -> MeasuredSession:
     """Raises `Invalid` for input that can never be compacted as asked.
 
-    as_pinned  the session was pinned just now: its logs are not read again
-    of_run     as for `read_session_input`
-    """
+    Args:
+        as_pinned: the session was pinned just now: its logs are not read again
+        of_run: as for `read_session_input`"""
     with naming_deltas(spec, lake):
         session, sampled_files = read_for_plan(spec, lake, as_pinned=as_pinned, of_run=of_run)
         statistics = measure(session, lake, sampled_files)
@@ -191,8 +191,8 @@ def measure_session(
 def plan_measured(measured: MeasuredSession, resources: Resources, share_of_memory: float = 1.0) -> SessionPlan:
     """Sizes a session that was measured. Raises `Invalid` if it cannot work with these resources.
 
-    share_of_memory  of a task's memory that the plan takes: less after an attempt that ran out of memory
-    """
+    Args:
+        share_of_memory: of a task's memory that the plan takes: less after an attempt that ran out of memory"""
     run = measured.spec.job_run
     sizing = size_session(measured.size, resources, run.hash_bucket_count, run.max_rows_per_round, share_of_memory)
     return plan_sized(measured, resources, sizing)
@@ -338,8 +338,8 @@ def pin_stream(
 ) -> PinnedSession | None:
     """The session of one partition; None: no stream version is active, so there is nothing to compact.
 
-    until_ms  the source is pinned to the last entry written until then; None: to its last entry
-    """
+    Args:
+        until_ms: the source is pinned to the last entry written until then; None: to its last entry"""
     stream, written = source.stream(partition), destination.stream(partition)
     now = at = stream.load()
     if until_ms is not None and now.at_ms > until_ms:

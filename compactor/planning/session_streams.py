@@ -275,8 +275,8 @@ def _dropped_since(
 ) -> bool:
     """Whether the partition was dropped after the session was pinned: the session then compacts nothing.
 
-    snapshot, now  the current destination and source
-    """
+    Args:
+        snapshot, now: the current destination and source"""
     if spec.source_stream_version <= now.dropped_version:
         return True
     return snapshot.is_dropped and destination.load(spec.destination_entry_number).state.reset != snapshot.reset
@@ -291,9 +291,9 @@ def _pending(
 ) -> tuple[DeltaFileRef, ...]:
     """Delta files that no round has compacted yet, in (position, file number) order, as of the pinned entry.
 
-    snapshot, compacted  the destination, and the part of it that the session continues
-    now                  the current source
-    """
+    Args:
+        snapshot, compacted: the destination, and the part of it that the session continues
+        now: the current source"""
     stream = source.load(as_of=spec.source_entry_number).state.sources.get(spec.source_stream_version)
     if stream is None:
         raise Corrupt(

@@ -112,27 +112,27 @@ SESSION_SECONDS = 5.0
 class SessionSize:
     """The amounts of a session's input, from which sizing and time are calculated.
 
-    index_rows               of the index, tombstones and dead rows included
-    delta_files              delta files in all
-    largest_delta_file_rows  of the one with most rows: a file is never split between rounds
-    compacted_files          live ones
-    compacted_bytes          of these files
-    touched_rows             compacted rows in files that the deltas may touch, which are then rewritten; None: all
-    touched_rows_per_file    of those, the average that one delta file touches; None: all
-    overlap_share            share of the deltas' rows whose keys are in the key range of other delta files, so that a
-                             round may rewrite the output of an earlier round of the session
-    lake_is_remote           the lake is on S3
-    corrections              by step: seconds of the table's own rounds / those of the benchmark
-    merged_files, merged_rows  small compacted files that the first round merges into fewer, and their rows
-    undivided_rows           most rows of a delta file that one task has to read: a row group or an uncut file; 0: any
-    uncut_files              large delta files that are read by one task each
-    held_row_group_bytes     stored bytes of the largest row group that one task holds at once; 0: not known
-    only_rehash              the index moves to another hash bucket count, and no round is run
-    has_key                  False: nothing is hashed and deduplicated, and there is no index
-    own_factors              of the table's last sessions, the oldest first: the place, and seconds / predicted seconds
-    rows_up_to_file          delta rows in each delta file and all before it, in the order in which rounds take them;
-                             empty: not known, so that files are taken to be as small as needed
-    """
+    Attributes:
+        index_rows: of the index, tombstones and dead rows included
+        delta_files: delta files in all
+        largest_delta_file_rows: of the one with most rows: a file is never split between rounds
+        compacted_files: live ones
+        compacted_bytes: of these files
+        touched_rows: compacted rows in files that the deltas may touch, which are then rewritten; None: all
+        touched_rows_per_file: of those, the average that one delta file touches; None: all
+        overlap_share: share of the deltas' rows whose keys are in the key range of other delta files, so that a round
+            may rewrite the output of an earlier round of the session
+        lake_is_remote: the lake is on S3
+        corrections: by step: seconds of the table's own rounds / those of the benchmark
+        merged_files, merged_rows: small compacted files that the first round merges into fewer, and their rows
+        undivided_rows: most rows of a delta file that one task has to read: a row group or an uncut file; 0: any
+        uncut_files: large delta files that are read by one task each
+        held_row_group_bytes: stored bytes of the largest row group that one task holds at once; 0: not known
+        only_rehash: the index moves to another hash bucket count, and no round is run
+        has_key: False: nothing is hashed and deduplicated, and there is no index
+        own_factors: of the table's last sessions, the oldest first: the place, and seconds / predicted seconds
+        rows_up_to_file: delta rows in each delta file and all before it, in the order in which rounds take them; empty:
+            not known, so that files are taken to be as small as needed"""
 
     index_rows: int
     delta_rows: int
@@ -163,19 +163,19 @@ class SessionSize:
 class Resources:
     """What a session may use.
 
-    task_memory_bytes    what one Python task may hold, beside the libraries that all workers share
-    tasks                tasks side by side (cores)
-    scratch_bytes        in all of Spark's scratch folders together; None: not known, so it bounds nothing
-    driver_memory_bytes  what the driver may hold; None: not known, so it bounds nothing
-    hash_buckets_min     of a new hash bucket count, if later sessions will have more tasks than this one
-    start_seconds        from the launch to the first task: of a Spark that has to be started, of a cluster; 0: it runs
-    in_process           tasks run in the caller's process, one after the other
-    start_late_seconds   beyond `start_seconds` and 10 %, that the start may be late
-    start_note           on what the seconds of the start rest
-    place_factors        of the last sessions of all tables there, seconds / those predicted by rows and bytes alone
-    machines             that the tasks are spread over
-    network_byte         seconds of one core for a byte over its share of its machine's network; 0: it bounds nothing
-    """
+    Attributes:
+        task_memory_bytes: what one Python task may hold, beside the libraries that all workers share
+        tasks: tasks side by side (cores)
+        scratch_bytes: in all of Spark's scratch folders together; None: not known, so it bounds nothing
+        driver_memory_bytes: what the driver may hold; None: not known, so it bounds nothing
+        hash_buckets_min: of a new hash bucket count, if later sessions will have more tasks than this one
+        start_seconds: from the launch to the first task: of a Spark that has to be started, of a cluster; 0: it runs
+        in_process: tasks run in the caller's process, one after the other
+        start_late_seconds: beyond `start_seconds` and 10 %, that the start may be late
+        start_note: on what the seconds of the start rest
+        place_factors: of the last sessions of all tables there, seconds / those predicted by rows and bytes alone
+        machines: that the tasks are spread over
+        network_byte: seconds of one core for a byte over its share of its machine's network; 0: it bounds nothing"""
 
     task_memory_bytes: int
     tasks: int

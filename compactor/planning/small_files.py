@@ -39,10 +39,10 @@ def rows_that_fit(files: Collection[DataFile], rows_max: int, bytes_max: int | N
 class MergeLimits:
     """When small files are merged, and how large a file becomes.
 
-    rows_per_file, bytes_per_file  of a compacted file at most; `bytes_per_file` None: only rows count
-    in_order                       rows keep their order, in a table without a key: only the last files are merged
-    small_files, share             so many small files, and so large a share of all files, are merged; 0: none ever are
-    """
+    Attributes:
+        rows_per_file, bytes_per_file: of a compacted file at most; `bytes_per_file` None: only rows count
+        in_order: rows keep their order, in a table without a key: only the last files are merged
+        small_files, share: so many small files, and so large a share of all files, are merged; 0: none ever are"""
 
     rows_per_file: int
     bytes_per_file: int | None = None
@@ -73,8 +73,8 @@ def small_files(
 ) -> tuple[int, ...]:
     """Numbers of the small ones among live compacted files, ascending.
 
-    vectors  of the files that have dead rows: only live rows count
-    """
+    Args:
+        vectors: of the files that have dead rows: only live rows count"""
     return tuple(size.file_number for size in _small(files, vectors, limits.of(files.values())))
 
 
@@ -87,8 +87,9 @@ def small_files_to_merge(
     """Groups of small files, each of which becomes one file, by their numbers; no more than one round makes. None: too
     few files are small, or all are too different in size.
 
-    arriving_bytes  where rows keep their order: of deltas, whose rows are written behind those of the last small files
-    """
+    Args:
+        arriving_bytes: where rows keep their order: of deltas, whose rows are written behind those of the last small
+            files"""
     if not limits.are_enough(len(files), len(files)):
         return ()
     limits = limits.of(files.values())

@@ -41,15 +41,15 @@ JobRunOperation = Literal["compact", "rehash"]
 class JobRunSpec(Document):
     """Everything `compact()` takes, by the same names. Units: rows, seconds.
 
-    operation           "rehash": the index moves to `hash_bucket_count` hash buckets, or as many as take half of a
-                        task's memory, and no delta is compacted
-    max_dead_row_share  a compacted file with at most this share of dead rows is not rewritten: they are listed in a
-                        deletion vector. 0: every file holds live rows only, as privacy deletes require
-    own_parquet_pages   whether Lithify reads and writes the Parquet pages that it supports; False: Arrow does all
-    page_check_share    of the row groups whose pages Lithify wrote, this share is read back by Arrow and compared with
-                        the source before a round commits
-    bytes_per_compacted_file  about so many at most, by the size of earlier rows; None: only rows count
-    """
+    Attributes:
+        operation: "rehash": the index moves to `hash_bucket_count` hash buckets, or as many as take half of a task's
+            memory, and no delta is compacted
+        max_dead_row_share: a compacted file with at most this share of dead rows is not rewritten: they are listed in a
+            deletion vector. 0: every file holds live rows only, as privacy deletes require
+        own_parquet_pages: whether Lithify reads and writes the Parquet pages that it supports; False: Arrow does all
+        page_check_share: of the row groups whose pages Lithify wrote, this share is read back by Arrow and compared
+            with the source before a round commits
+        bytes_per_compacted_file: about so many at most, by the size of earlier rows; None: only rows count"""
 
     job_run_id: str
     source_table_id: str
@@ -92,11 +92,11 @@ class JobRunSpec(Document):
 class SessionSpec(Document):
     """One session: one partition stream of a job run, with its pinned input.
 
-    source_entry_number  the entry of the source stream's log that the session reads at
-    source_position      the last stream position at that entry; None if the stream has no delta
-    destination_entry_number  the last entry of the compacted stream's log then: completions of the session come after
-                              it
-    """
+    Attributes:
+        source_entry_number: the entry of the source stream's log that the session reads at
+        source_position: the last stream position at that entry; None if the stream has no delta
+        destination_entry_number: the last entry of the compacted stream's log then: completions of the session come
+            after it"""
 
     job_run: JobRunSpec
     session_id: str
@@ -110,8 +110,8 @@ class SessionSpec(Document):
 class KnownSchema(Document):
     """The columns of all files with this content type and fingerprint.
 
-    schema_text  as `render_schema` gives it
-    """
+    Attributes:
+        schema_text: as `render_schema` gives it"""
 
     content_type: ContentType
     fingerprint: str
@@ -121,25 +121,25 @@ class KnownSchema(Document):
 class SessionPlan(Document):
     """The decisions for a session before it runs, and what it need not read again.
 
-    hash_bucket_count   for the index that the session leaves
-    max_rows_per_round  delta rows that one round takes at most
-    max_files_per_round  delta files, likewise; None: any number
-    scratch_bytes_per_round  scratch bytes for a round's rows; None: not known
-    task_memory_bytes   memory of one task
-    tasks               tasks that run side by side (cores of the cluster)
-    expected_sla        predicted seconds from the job's start to its end, with a buffer: the paper's 10 %, or what the
-                        table's own sessions say
-    predicted_seconds   the same without the buffer; None: not recorded
-    arithmetic          sentences that explain the figures
-    cluster             the cluster to launch for it; None: it runs on an existing machine
-    expected_rows_written  into compacted files, over all rounds; None: not recorded
-    first_pass_share    predicted share of hash, shuffle and dedupe in a round's time; None: not recorded
-    work_seconds        predicted for its rounds by rows and bytes alone: without the start, and without correction by
-                        the table's own sessions; None: not recorded
-    plain_work_seconds  the same without the steps' correction by the table's own rounds; None: not recorded
-    place               as in `SessionTiming`; None: not recorded
-    known_schemas       of delta files whose footers were read for the plan
-    """
+    Attributes:
+        hash_bucket_count: for the index that the session leaves
+        max_rows_per_round: delta rows that one round takes at most
+        max_files_per_round: delta files, likewise; None: any number
+        scratch_bytes_per_round: scratch bytes for a round's rows; None: not known
+        task_memory_bytes: memory of one task
+        tasks: tasks that run side by side (cores of the cluster)
+        expected_sla: predicted seconds from the job's start to its end, with a buffer: the paper's 10 %, or what the
+            table's own sessions say
+        predicted_seconds: the same without the buffer; None: not recorded
+        arithmetic: sentences that explain the figures
+        cluster: the cluster to launch for it; None: it runs on an existing machine
+        expected_rows_written: into compacted files, over all rounds; None: not recorded
+        first_pass_share: predicted share of hash, shuffle and dedupe in a round's time; None: not recorded
+        work_seconds: predicted for its rounds by rows and bytes alone: without the start, and without correction by the
+            table's own sessions; None: not recorded
+        plain_work_seconds: the same without the steps' correction by the table's own rounds; None: not recorded
+        place: as in `SessionTiming`; None: not recorded
+        known_schemas: of delta files whose footers were read for the plan"""
 
     spec: SessionSpec
     hash_bucket_count: int = Field(ge=1)
@@ -163,18 +163,18 @@ class SessionPlan(Document):
 class SessionResult(RowTotals):
     """The figures of an ended session, over all of its rounds.
 
-    seconds       from its launch, the start of its Spark included, to its end; in its own log, its start is the
-                  predicted one
-    work_seconds  of these, from its first task to its last commit; None: not recorded, or attempts before its last one
-                  have committed rounds
-    expected_sla  the value of `seconds` that its plan predicted
-    hash_bucket_count  of its index at the end; None: nothing is compacted, or not recorded
-    rehashed_from  what that was before it; None: it has not changed, or not recorded
-    store          its use of the lake's store; None: not recorded
-    expected_cost  before it, in money; None: nothing was launched for it
-    cost           what it used; None likewise
-    used           what the nodes of its last attempt ran; None: it was not read
-    """
+    Attributes:
+        seconds: from its launch, the start of its Spark included, to its end; in its own log, its start is the
+            predicted one
+        work_seconds: of these, from its first task to its last commit; None: not recorded, or attempts before its last
+            one have committed rounds
+        expected_sla: the value of `seconds` that its plan predicted
+        hash_bucket_count: of its index at the end; None: nothing is compacted, or not recorded
+        rehashed_from: what that was before it; None: it has not changed, or not recorded
+        store: its use of the lake's store; None: not recorded
+        expected_cost: before it, in money; None: nothing was launched for it
+        cost: what it used; None likewise
+        used: what the nodes of its last attempt ran; None: it was not read"""
 
     session_id: str
     partition: Partition
@@ -203,10 +203,10 @@ class SessionFailure(Document):
 class JobRunResult(Document):
     """What `compact()` returns: a result per session, in partition order. No sessions: there was nothing to do.
 
-    failures     only where `compact()` raises: in the `result` of its error
-    seconds      of all sessions together, with their plans
-    desired_sla  the seconds that were asked for; None: none were
-    """
+    Attributes:
+        failures: only where `compact()` raises: in the `result` of its error
+        seconds: of all sessions together, with their plans
+        desired_sla: the seconds that were asked for; None: none were"""
 
     job_run_id: str
     sessions: tuple[SessionResult, ...]
@@ -226,8 +226,8 @@ SessionEnd = Literal["succeeded", "failed"]
 def violations(run: JobRunSpec, *, keys_from_table: bool = False) -> tuple[str, ...]:
     """Violations in a job run that can be found without the lake, a sentence each.
 
-    keys_from_table  whether it may lack primary keys, since the table may have them
-    """
+    Args:
+        keys_from_table: whether it may lack primary keys, since the table may have them"""
     reasons = list(_name_violations(run, keys_from_table))
     bounded = {
         "rows_per_primary_key_index_file": run.rows_per_primary_key_index_file,

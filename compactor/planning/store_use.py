@@ -21,10 +21,10 @@ REQUESTS_PER_ROUND = 40
 
 class StoreUse(Document):
     """
-    puts           objects, and parts of large ones
-    gets           reads of any kind
-    written_bytes  that are stored afterwards
-    """
+    Attributes:
+        puts: objects, and parts of large ones
+        gets: reads of any kind
+        written_bytes: that are stored afterwards"""
 
     puts: int = Field(default=0, ge=0)
     gets: int = Field(default=0, ge=0)

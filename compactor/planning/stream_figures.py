@@ -17,21 +17,21 @@ from compactor.planning.small_files import MergeLimits, small_files, small_files
 class StreamFigures:
     """The figures of a stream, or the sum of several (`total`). Times are by the clocks of those who wrote.
 
-    pending_*             deltas that no committed round has read completely; rows and bytes of those of their files
-                          that none has read
-    oldest_pending_at_ms  when the oldest of them was appended; None: nothing is pending, or it is not recorded
-    last_write_at_ms      when the last delta was appended, compacted or not; None: never, or not recorded
-    files, file_bytes     live compacted files
-    small_*               those of them that are small (`small_files.py`)
-    rows                  live rows of these files
-    dead_rows             rows that their deletion vectors mark
-    last_compacted_at_ms  when the last round was committed; None: never, or not recorded
-    unpublished_files     changes of files that a published format lacks, of the format that lacks most
-    unpublished_since_ms  when the oldest of these changes was committed; None: there is none
-    size_ratio            of some of the smallest files, pending ones too: the bytes of all but the largest, to those of
-                          the largest; the greatest such ratio
-    mergeable_files       small files that a compaction would merge now
-    """
+    Attributes:
+        pending_*: deltas that no committed round has read completely; rows and bytes of those of their files that none
+            has read
+        oldest_pending_at_ms: when the oldest of them was appended; None: nothing is pending, or it is not recorded
+        last_write_at_ms: when the last delta was appended, compacted or not; None: never, or not recorded
+        files, file_bytes: live compacted files
+        small_*: those of them that are small (`small_files.py`)
+        rows: live rows of these files
+        dead_rows: rows that their deletion vectors mark
+        last_compacted_at_ms: when the last round was committed; None: never, or not recorded
+        unpublished_files: changes of files that a published format lacks, of the format that lacks most
+        unpublished_since_ms: when the oldest of these changes was committed; None: there is none
+        size_ratio: of some of the smallest files, pending ones too: the bytes of all but the largest, to those of the
+            largest; the greatest such ratio
+        mergeable_files: small files that a compaction would merge now"""
 
     pending_deltas: int = 0
     pending_rows: int = 0
@@ -102,10 +102,10 @@ def figures_of(
 ) -> StreamFigures:
     """The figures of a stream. What is published is not known here: nothing lacks.
 
-    source        the stream whose deltas are pending; None: the stream itself, which is no compacted copy
-    destinations  the streams they are compacted into, of which the one that is furthest behind counts; none: the
-                  stream itself
-    """
+    Args:
+        source: the stream whose deltas are pending; None: the stream itself, which is no compacted copy
+        destinations: the streams they are compacted into, of which the one that is furthest behind counts; none: the
+            stream itself"""
     source, compacted = source or stream, stream.compacted
     behind = [_pending_figures(source, each) for each in destinations or (stream,)]
     waiting = max(behind, key=lambda each: each.pending_deltas)

@@ -18,8 +18,8 @@ from compactor.planning.spec import DEFAULT_SORT_KEYS, JobRunSpec
 def complete_by_table(run: JobRunSpec, given: Collection[str], table: Table) -> JobRunSpec:
     """The job run with what it left out. Raises `Invalid` with every reason why it cannot be run on this table.
 
-    given  the fields of `JobRunSpec` that the request names; others may be taken from the table
-    """
+    Args:
+        given: the fields of `JobRunSpec` that the request names; others may be taken from the table"""
     properties = table.properties
     refused = tuple(_contradictions(run, given, properties))
     if refused:

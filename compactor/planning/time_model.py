@@ -52,16 +52,16 @@ CORRECTED_SECONDS_MIN = 0.05
 class SessionWork:
     """The amounts of a session, over all of its rounds.
 
-    files_read       delta files, and compacted files that are rewritten
-    bytes_read       at rest, of the same files
-    shuffled_bytes   pointer records in the shuffle to dedupe
-    index_rows       that rounds read: each round reads the whole index before it
-    rows_fetched     of the index, from the store: the first round's. Later ones find its pages on their machines
-    rows_written     into compacted files
-    bytes_written    into compacted files
-    rounds           0: the index is rehashed, and nothing else
-    rehashed_rows    of the index, moved to another hash bucket count before the first round
-    """
+    Attributes:
+        files_read: delta files, and compacted files that are rewritten
+        bytes_read: at rest, of the same files
+        shuffled_bytes: pointer records in the shuffle to dedupe
+        index_rows: that rounds read: each round reads the whole index before it
+        rows_fetched: of the index, from the store: the first round's. Later ones find its pages on their machines
+        rows_written: into compacted files
+        bytes_written: into compacted files
+        rounds: 0: the index is rehashed, and nothing else
+        rehashed_rows: of the index, moved to another hash bucket count before the first round"""
 
     rounds: int
     delta_rows: int
@@ -92,9 +92,9 @@ AS_MANY_AS_CORES = TasksOfRound()
 class Rates:
     """Seconds of one core per amount. Those of a round do not decrease with more cores.
 
-    round_seconds   scheduling of a round's two jobs
-    commit_seconds  a round's entry in the log, and reading it in the next round
-    """
+    Attributes:
+        round_seconds: scheduling of a round's two jobs
+        commit_seconds: a round's entry in the log, and reading it in the next round"""
 
     round_seconds: float
     commit_seconds: float
@@ -183,7 +183,8 @@ FAR = _far(NEAR, in_process=False)
 def rates_of(*, far: bool, in_process: bool, network_byte: float = 0.0, machines: int = 1) -> Rates:
     """Initial rates: for a local or a remote store, a session with or without a Spark, one machine or several.
 
-    network_byte  seconds of one core for a byte over its share of its machine's network; half of it is for shuffles
+    Args:
+        network_byte: seconds of one core for a byte over its share of its machine's network; half of it is for shuffles
     """
     near = replace(IN_PROCESS if in_process else NEAR, shuffle_byte=2 * network_byte * (machines - 1) / machines)
     if not far:

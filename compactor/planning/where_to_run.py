@@ -120,10 +120,10 @@ def choose_placements(
 class WorkerPool:
     """The warm workers of a dispatcher.
 
-    workers       sessions, or groups of small ones, at a time
-    memory_bytes  of one worker for its session, beside what it takes to start
-    seconds       a session that is predicted to take as long there runs on Spark
-    """
+    Attributes:
+        workers: sessions, or groups of small ones, at a time
+        memory_bytes: of one worker for its session, beside what it takes to start
+        seconds: a session that is predicted to take as long there runs on Spark"""
 
     workers: int
     memory_bytes: int
@@ -148,9 +148,9 @@ def choose_place(alone: InOneProcess, pool: WorkerPool, failures: int = 0) -> Pl
     Worked: 1,000 delta rows in one file of a folder: 0.02 s, of 30, and 46 kB, of 204 MB: in a worker. 60 million rows:
     35 s: on Spark.
 
-    alone     the session in a process with the memory of a worker
-    failures  its attempts in a row that failed without progress
-    """
+    Args:
+        alone: the session in a process with the memory of a worker
+        failures: its attempts in a row that failed without progress"""
     limit_bytes = int(pool.memory_bytes * TARGET_MEMORY_SHARE)
     reasons = []
     if alone.seconds >= pool.seconds:
@@ -171,9 +171,9 @@ def why_together_on_spark(seconds: Sequence[float], open_sessions: int, pool: Wo
     Worked: 1,000 sessions of 0.02 s, all that are open, in 2 workers: 10 s, of 30: in workers. 500 of 10,000: 100 s: on
     Spark.
 
-    seconds        predicted for some sessions of a job run, each
-    open_sessions  sessions of the job run that have not ended: the others are taken to be alike
-    """
+    Args:
+        seconds: predicted for some sessions of a job run, each
+        open_sessions: sessions of the job run that have not ended: the others are taken to be alike"""
     sessions = max(open_sessions, len(seconds))
     together_seconds = sum(seconds) / max(len(seconds), 1) * sessions / pool.workers
     if sessions == 1 or together_seconds < pool.seconds:

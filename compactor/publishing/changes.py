@@ -46,7 +46,8 @@ class FileChanges:
 def live_files(compacted: CompactedStream | None, private_columns: Collection[str] = ()) -> dict[str, LiveFile]:
     """The live files of a fold, by path, in file number order.
 
-    private_columns  without their bounds, which the log still has of files from before these columns were private
+    Args:
+        private_columns: without their bounds, which the log still has of files from before these columns were private
     """
     if compacted is None:
         return {}

@@ -55,8 +55,8 @@ _SCHEMA_KEY = "lithify.schema"
 class DeltaPublisher:
     """Publishes one table. Caches the published state, so that repeated publishes read each log entry once.
 
-    private_columns  those whose bounds are not published
-    """
+    Args:
+        private_columns: those whose bounds are not published"""
 
     def __init__(
         self,

@@ -158,12 +158,12 @@ def parse_commit(body: bytes, where: str) -> list[DeltaAction]:
 class DeltaState:
     """The fold of the commits 0 .. version; version -1: there is no table.
 
-    adds       the live files, by path
-    removed    files and vectors that only earlier versions have: their readers may still need them
-    positions  the entry number of each stream's log that is published, by encoded partition
-    at_ms      when the newest commit was written, by its writer's clock
-    commit_id  of the newest commit
-    """
+    Attributes:
+        adds: the live files, by path
+        removed: files and vectors that only earlier versions have: their readers may still need them
+        positions: the entry number of each stream's log that is published, by encoded partition
+        at_ms: when the newest commit was written, by its writer's clock
+        commit_id: of the newest commit"""
 
     version: int = -1
     features: Features | None = None

@@ -113,8 +113,8 @@ def fitting_schema(
 ) -> tuple[pa.Schema, list[DueStream]]:
     """The schema of all published rows (`known`, as text) and of the due streams that fit it. Others are refused.
 
-    not_read_as  why readers of the format cannot read files of the first schema by the second, which is wider
-    """
+    Args:
+        not_read_as: why readers of the format cannot read files of the first schema by the second, which is wider"""
     named = [] if known is None else [("the published table", parse_schema(known))]
     schema, fitting = unify_schemas(named), []
     for each in due:

@@ -33,11 +33,11 @@ _TYPE, _METADATA_LOCATION = "table_type", "metadata_location"
 class GlueTable:
     """A table of Glue.
 
-    version_id  of this state of it; an update has to name the newest one. Empty: not created yet
-    location    of its files
-    parameters  as engines read them
-    other       the remaining definition, as Glue has it, so that an update changes nothing else
-    """
+    Attributes:
+        version_id: of this state of it; an update has to name the newest one. Empty: not created yet
+        location: of its files
+        parameters: as engines read them
+        other: the remaining definition, as Glue has it, so that an update changes nothing else"""
 
     name: str
     location: str

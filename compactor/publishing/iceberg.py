@@ -76,10 +76,10 @@ class WrittenDeletes:
 class Readable:
     """What readers may need who opened the table at a time or later.
 
-    metadata  keys of metadata and position deletes
-    entries   by encoded partition, the published entry of each stream's log at that time, and the newest one: between
-              them the log names every file that a version since then has
-    """
+    Attributes:
+        metadata: keys of metadata and position deletes
+        entries: by encoded partition, the published entry of each stream's log at that time, and the newest one:
+            between them the log names every file that a version since then has"""
 
     metadata: frozenset[str] = frozenset()
     entries: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -88,8 +88,8 @@ class Readable:
 class IcebergPublisher:
     """Publishes one table. Caches the published state, so that repeated publishes read no manifest twice.
 
-    private_columns  those whose bounds are not published
-    """
+    Args:
+        private_columns: those whose bounds are not published"""
 
     def __init__(
         self,

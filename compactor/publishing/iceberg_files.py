@@ -70,11 +70,11 @@ _DELETES_SCHEMA = pa.schema(
 class Manifest:
     """A manifest, and its live entries: files, or position delete files.
 
-    described  what the list of manifests says of it
-    group      of the streams whose files it has
-    live       entries by URI: of the file, or of the file whose rows a position delete file deletes
-    entries    the published entry of each stream's log, by encoded partition; empty in manifests of deletes
-    """
+    Attributes:
+        described: what the list of manifests says of it
+        group: of the streams whose files it has
+        live: entries by URI: of the file, or of the file whose rows a position delete file deletes
+        entries: the published entry of each stream's log, by encoded partition; empty in manifests of deletes"""
 
     described: ManifestFile
     group: int

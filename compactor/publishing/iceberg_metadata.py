@@ -35,10 +35,10 @@ def arrow_schema_text(metadata: TableMetadataV2 | None) -> str | None:
 class NextMetadata:
     """A new snapshot of the table.
 
-    rows_schema  the Arrow schema of all published rows
-    grace_ms     older snapshots are not listed
-    table_uuid   of a new table
-    """
+    Attributes:
+        rows_schema: the Arrow schema of all published rows
+        grace_ms: older snapshots are not listed
+        table_uuid: of a new table"""
 
     location: str
     commit: Commit

@@ -29,11 +29,11 @@ class IcebergVersions:
     def newest(self, known: int = 0) -> tuple[int, bytes | None]:
         """The newest version, and its bytes.
 
-        known  a version that existed moments ago: the search begins there. If there is no later one, it is returned
-               without bytes
+        Args:
+            known: a version that existed moments ago: the search begins there. If there is no later one, it is returned
+                without bytes
 
-        Version 0: there is no table.
-        """
+        Version 0: there is no table."""
         version, body = (known, None) if known else self._start()
         while (later := self.read(version + 1)) is not None:
             version, body = version + 1, later

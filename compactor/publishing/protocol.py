@@ -27,13 +27,13 @@ class Refused:
 class Published:
     """One commit that readers see whole or not at all.
 
-    version   of the published table
-    snapshot  its id, in formats that have one
-    entries   the published entry number of each published stream's log, by encoded partition
-    rows      live rows of added files, minus those of removed files and newly dead rows of others
-    lag_ms    from the oldest round that this commit publishes to the commit
-    refused   streams that were not published now
-    """
+    Attributes:
+        version: of the published table
+        snapshot: its id, in formats that have one
+        entries: the published entry number of each published stream's log, by encoded partition
+        rows: live rows of added files, minus those of removed files and newly dead rows of others
+        lag_ms: from the oldest round that this commit publishes to the commit
+        refused: streams that were not published now"""
 
     format: OpenFormat
     version: int

@@ -42,10 +42,10 @@ class PublishFailed:
 class StreamLag:
     """How far a stream is published in a format.
 
-    entry_number  the published entry of its log; 0: nothing is published
-    behind        files to be added, removed and marked
-    since_ms      when the oldest unpublished change was committed, in ms since the epoch; None: nothing is
-    """
+    Attributes:
+        entry_number: the published entry of its log; 0: nothing is published
+        behind: files to be added, removed and marked
+        since_ms: when the oldest unpublished change was committed, in ms since the epoch; None: nothing is"""
 
     format: OpenFormat
     entry_number: int
@@ -227,9 +227,9 @@ def reasons_against_publishing(streams: Sequence[PartitionStream], table: Table)
 class PublishedFiles:
     """The objects that readers of published tables may need.
 
-    paths    keys of published vectors and metadata, and of data files, of versions that were the newest within a time
-    entries  by encoded partition, the first and the last entry of the stream's log that such a version publishes
-    """
+    Attributes:
+        paths: keys of published vectors and metadata, and of data files, of versions that were the newest within a time
+        entries: by encoded partition, the first and the last entry of the stream's log that such a version publishes"""
 
     paths: frozenset[str] = frozenset()
     entries: Mapping[str, tuple[int, int]] = field(default_factory=dict)

@@ -15,8 +15,9 @@ from typing import Protocol
 class PublishedObject:
     """An object of published metadata.
 
-    bounded       the columns with bounds, by the key of the file that they are of; None: it cannot be read
-    goes_from_ms  garbage collection deletes it a grace period after this time; None: not before the step in `how`
+    Attributes:
+        bounded: the columns with bounds, by the key of the file that they are of; None: it cannot be read
+        goes_from_ms: garbage collection deletes it a grace period after this time; None: not before the step in `how`
     """
 
     key: str
@@ -35,6 +36,6 @@ class PublishedBounds(Protocol):
 
         0: no version that readers may see has it; None: the newest version has it, or the one that readers begin with.
 
-        stream      its encoded partition
-        unnamed_at  the entry from which on the stream's log does not name the file
-        """
+        Args:
+            stream: its encoded partition
+            unnamed_at: the entry from which on the stream's log does not name the file"""

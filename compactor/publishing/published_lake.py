@@ -51,10 +51,10 @@ class PublishedTable:
 class PublishedMetadata:
     """A version of a table.
 
-    uri     of the object that has it
-    body    the object's bytes
-    parsed  the same as JSON
-    """
+    Attributes:
+        uri: of the object that has it
+        body: the object's bytes
+        parsed: the same as JSON"""
 
     uri: str
     body: bytes

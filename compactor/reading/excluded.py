@@ -78,7 +78,8 @@ def selected_partitions(
 ) -> list[PartitionValues]:
     """The partitions whose values do not contradict the filter.
 
-    keys  partition keys whose column has the partition's value in every row, or null where a file lacks the column
+    Args:
+        keys: partition keys whose column has the partition's value in every row, or null where a file lacks the column
     """
     fields = [schema.field(name) for name in columns_of(row_filter, schema)]
     if fields and partitions and all(field.name in keys and not holds_floats(field.type) for field in fields):
@@ -130,8 +131,8 @@ def guarantee_of_rows(
 ) -> pc.Expression:
     """What the bounds of the rows of a file or a row group say of these columns.
 
-    constants  values of columns that the file lacks
-    """
+    Args:
+        constants: values of columns that the file lacks"""
     guarantee = pc.scalar(True)
     for field in fields:
         if holds_floats(field.type):

@@ -77,8 +77,8 @@ class _Keys:
 class _Opened:
     """A partition stream at the end of its log. `keys` None: it was never compacted.
 
-    tombstone_retention  of its last compaction; None: for ever
-    """
+    Attributes:
+        tombstone_retention: of its last compaction; None: for ever"""
 
     stream: PartitionStream
     keys: _Keys | None
@@ -102,10 +102,10 @@ def merge_table(
     """The merged view of these partition streams of a table, in their order; of one without a pending delta the stream,
     whose compacted rows are all. Raises `Invalid`, with the stream's name, if one has deltas and its keys are unknown.
 
-    others    streams of the table that only tell keys. The table's further logs are read where these do not suffice
-    selected  which of some partitions are to be merged, where that is not a list: if another table is compacted into
-              this one, partitions that only the other one has are merged too; None: these streams only
-    """
+    Args:
+        others: streams of the table that only tell keys. The table's further logs are read where these do not suffice
+        selected: which of some partitions are to be merged, where that is not a list: if another table is compacted
+            into this one, partitions that only the other one has are merged too; None: these streams only"""
     lake = DeltaCatalog(store, SystemClock()).for_one_run()
     table = lake.table(table_id)
     opened = run_concurrently(store.location, _open, streams)

@@ -33,9 +33,9 @@ Batches: TypeAlias = Generator[pa.RecordBatch, None, None]
 def batches_in_order(parts: Sequence[Callable[[], Batches]], threads: int, bytes_max: int | None = None) -> Batches:
     """The batches of all parts, in order. An error of a part is raised in its place.
 
-    threads    1, or a single part: the consumer's own thread reads
-    bytes_max  decoded and not taken; None: `BYTES_MAX_PER_THREAD` for each thread
-    """
+    Args:
+        threads: 1, or a single part: the consumer's own thread reads
+        bytes_max: decoded and not taken; None: `BYTES_MAX_PER_THREAD` for each thread"""
     if threads < 2 or len(parts) < 2:
         for part in parts:
             yield from part()

@@ -44,11 +44,11 @@ Mask = npt.NDArray[np.bool_]
 class ScanFile:
     """A file of the scan, with its entry in the log of its partition stream.
 
-    constants  the partition's values that are columns of the scan but not of its files
-    dead       the deletion vector of a compacted file that has dead rows
-    kept       int64, ascending: the rows to read, from merge on read; None: all but the dead ones
-    is_delta   whether it is a delta file, in which merge on read found surviving rows; else a compacted file
-    """
+    Attributes:
+        constants: the partition's values that are columns of the scan but not of its files
+        dead: the deletion vector of a compacted file that has dead rows
+        kept: int64, ascending: the rows to read, from merge on read; None: all but the dead ones
+        is_delta: whether it is a delta file, in which merge on read found surviving rows; else a compacted file"""
 
     partition: Mapping[str, str]
     uri: str

@@ -69,9 +69,9 @@ class ScanPart:
 class ScanRequest:
     """The arguments of a scan.
 
-    lake            the table's lake; merge on read opens other tables of it
-    is_whole_table  no partition is named
-    """
+    Attributes:
+        lake: the table's lake; merge on read opens other tables of it
+        is_whole_table: no partition is named"""
 
     lake: ObjectStore
     table_id: str
@@ -90,9 +90,9 @@ class ScanRequest:
 class Scan:
     """The rows of a scan, which can be read repeatedly: `to_table`, `to_batches`, `files`.
 
-    schema      of the rows: the requested columns, in the requested order
-    scan_files  the files that will be read, in order: live files except those that the filter excludes
-    """
+    Attributes:
+        schema: of the rows: the requested columns, in the requested order
+        scan_files: the files that will be read, in order: live files except those that the filter excludes"""
 
     def __init__(
         self,
@@ -160,8 +160,8 @@ def open_scan(
 ) -> Scan:
     """Pins the partitions' snapshots and plans the scan. Raises `Invalid` for a request that does not fit the table.
 
-    declared  the table's schema; the scan's schema adds the further columns of the compacted rows
-    """
+    Args:
+        declared: the table's schema; the scan's schema adds the further columns of the compacted rows"""
     if request.row_filter is not None and not isinstance(request.row_filter, pc.Expression):
         raise Invalid('filter is not a PyArrow expression: write, for example, pyarrow.dataset.field("a") > 5')
     if request.view not in VIEWS:

@@ -57,9 +57,9 @@ class EndedMember(Document):
 class BundleHeartbeat(Document):
     """Progress of a bundle, overwritten at each progress. `at_ms` changes only with real progress.
 
-    ended   members whose end is in their session log, or in `untold` if it could not be written; never removed
-    signs   progress reports of running members
-    """
+    Attributes:
+        ended: members whose end is in their session log, or in `untold` if it could not be written; never removed
+        signs: progress reports of running members"""
 
     bundle_id: str
     at_ms: int
@@ -72,9 +72,9 @@ class BundleHeartbeat(Document):
 class MemberTask:
     """The argument of the task.
 
-    progress_address  where it reports progress; None: nowhere
-    is_beside_others  other members run in the same task at the same time
-    """
+    Attributes:
+        progress_address: where it reports progress; None: nowhere
+        is_beside_others: other members run in the same task at the same time"""
 
     member: BundleMember
     state: StoreLocation
@@ -98,10 +98,10 @@ def run_bundle(
 ) -> None:
     """Runs every member, independently of failures of others. Raises errors that end the Spark job itself.
 
-    hosts         by which tasks reach this process, and on which it listens
-    groups        members that share a task, by their position in the plan; empty: each has its own
-    poll_seconds  between two looks at the progress of members
-    """
+    Args:
+        hosts: by which tasks reach this process, and on which it listens
+        groups: members that share a task, by their position in the plan; empty: each has its own
+        poll_seconds: between two looks at the progress of members"""
     folder = BundleFolder(job_run_id, plan.bundle_id)
     with listening(*(hosts or ("127.0.0.1", "127.0.0.1")), clock) as listener:
         address = listener.address if listener is not None and hosts is not None else None
@@ -117,8 +117,8 @@ def run_bundle(
 def run_member(task: MemberTask, may_have_run: bool) -> UnloggedEnd | None:
     """In a task: one attempt at one session. Its end is returned, or is in its session log.
 
-    may_have_run  an earlier task may have run it, on a machine that was lost, and may have ended it
-    """
+    Args:
+        may_have_run: an earlier task may have run it, on a machine that was lost, and may have ended it"""
     # What runs sessions loads the kernels: the launcher, which reads heartbeats of bundles, does not.
     from compactor.engine.in_process import InProcessEngine
     from compactor.sessions.attempt import run_attempt_with_journal

@@ -43,12 +43,12 @@ FIRST_PASS_SHARE = 0.4
 class ExpectedWork:
     """The predicted amounts of the rounds to run.
 
-    before_seconds    from the launch to the session's first work
-    rounds            delta rows of each round
-    rows_written      in all of them together; None: not known, so their second pass counts when it ends
-    first_pass_share  of a round's time
-    tasks             cores that the prediction counts on; 0: they do not change
-    """
+    Attributes:
+        before_seconds: from the launch to the session's first work
+        rounds: delta rows of each round
+        rows_written: in all of them together; None: not known, so their second pass counts when it ends
+        first_pass_share: of a round's time
+        tasks: cores that the prediction counts on; 0: they do not change"""
 
     expected_sla: float
     before_seconds: float
@@ -84,11 +84,11 @@ def refined_sla(
 ) -> float | None:
     """The refined expected SLA; None: too little is done.
 
-    slowdown  average cores of the time at work, divided by those of now
+    Args:
+        slowdown: average cores of the time at work, divided by those of now
 
     Worked: launched 13 s ago, 3 of them at work, half is done: 3 more plus 10 % remain, 16.3 in all. If half of the
-    cores are lost now, 6 more remain: 19.6.
-    """
+    cores are lost now, 6 more remain: 19.6."""
     at_work = elapsed_seconds - before_seconds
     if share_done < SHARE_DONE_MIN or at_work <= 0:
         return None
@@ -107,10 +107,10 @@ class Worked:
 class Pace:
     """The pace of one attempt. Called from the session's thread, and from the thread that receives row counts.
 
-    elapsed     seconds since the launch
-    changed     called with the old and the new expected SLA
-    share_done  called with the done share of the work
-    """
+    Attributes:
+        elapsed: seconds since the launch
+        changed: called with the old and the new expected SLA
+        share_done: called with the done share of the work"""
 
     def __init__(
         self,

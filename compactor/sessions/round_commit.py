@@ -58,8 +58,8 @@ def commit_round(
     """Raises `Fenced` if the stream has moved on since the plan was made, since another compactor is at work; and if a
     delta that the round has read was retracted.
 
-    plan_id  the session's plan in the log; None: it has none
-    """
+    Args:
+        plan_id: the session's plan in the log; None: it has none"""
     positions = frozenset(delta.position for delta in plan.deltas)
     if source.folder == stream.folder:
         return _commit(stream, completion, plan.read_point, positions, plan_id=plan_id)

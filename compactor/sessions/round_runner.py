@@ -47,9 +47,9 @@ ROWS_PER_HASH_TASK = 500_000
 class RoundResult:
     """The output of a round. Its files are not visible before the commit.
 
-    files_added    new compacted files
-    files_removed  numbers of compacted files without live rows, or whose rows were rewritten
-    """
+    Attributes:
+        files_added: new compacted files
+        files_removed: numbers of compacted files without live rows, or whose rows were rewritten"""
 
     files_added: tuple[DataFile, ...]
     files_removed: tuple[int, ...]

@@ -86,12 +86,12 @@ class SessionReport(ReadReport, Protocol):
 class SessionDependencies:
     """The dependencies of a session.
 
-    progress        where running tasks report rows
-    before_seconds  from its launch to here, a part of its expected SLA; what the engine's workers take to start after
-                    that is added
-    attempt         its number, from 1
-    shares_core     others run beside it on its core: how long it takes says nothing of the next session
-    """
+    Attributes:
+        progress: where running tasks report rows
+        before_seconds: from its launch to here, a part of its expected SLA; what the engine's workers take to start
+            after that is added
+        attempt: its number, from 1
+        shares_core: others run beside it on its core: how long it takes says nothing of the next session"""
 
     lake: DeltaCatalog
     engine: Engine

@@ -59,9 +59,9 @@ class SessionJournal:
     `settled` waits for them before the session's next durable write, so a fenced attempt commits nothing after it. The
     error of such a write is raised there, or by the next entry, whichever comes first.
 
-    is_brief  the attempt is a small one: if it ends before the first heartbeat is due, none is written
-    beats     from which its heartbeats come; None: from a thread of its own
-    """
+    Args:
+        is_brief: the attempt is a small one: if it ends before the first heartbeat is due, none is written
+        beats: from which its heartbeats come; None: from a thread of its own"""
 
     def __init__(
         self,

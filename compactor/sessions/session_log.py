@@ -84,10 +84,10 @@ SessionAction = Annotated[
 class Heartbeat(Document):
     """Progress, overwritten at each progress. `at_ms` changes only with real progress.
 
-    tasks_done, tasks  of a Spark step; in a reading step, the files or entries that were read, and their number
-    rows_in_tasks      rows that running tasks have reported, in all steps of the attempt: it changes within a task
-    share_done         of the attempt's work, from 0 to 1, by these rows; None: no round has begun
-    """
+    Attributes:
+        tasks_done, tasks: of a Spark step; in a reading step, the files or entries that were read, and their number
+        rows_in_tasks: rows that running tasks have reported, in all steps of the attempt: it changes within a task
+        share_done: of the attempt's work, from 0 to 1, by these rows; None: no round has begun"""
 
     attempt: int
     at_ms: int
@@ -169,11 +169,11 @@ SessionLog = DurableLog[SessionLogState, SessionAction]
 class SessionProgress:
     """One progress report.
 
-    number, sessions  the number of the session among those with work, and their count
-    heartbeat         its progress; None: it starts, and perhaps a Spark for it
-    waits_for         the session that has its stream, if it waits for the end of that one; then `number` and
-                      `sessions` count the waiting sessions
-    """
+    Attributes:
+        number, sessions: the number of the session among those with work, and their count
+        heartbeat: its progress; None: it starts, and perhaps a Spark for it
+        waits_for: the session that has its stream, if it waits for the end of that one; then `number` and `sessions`
+            count the waiting sessions"""
 
     number: int
     sessions: int

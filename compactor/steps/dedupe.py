@@ -71,9 +71,9 @@ class DedupeStep:
 class IndexedBucket:
     """The argument of one dedupe task: a hash bucket, and the files of its index.
 
-    absorbed  of the runs that the round merges into the run which it writes
-    older     of the runs that it only searches
-    """
+    Attributes:
+        absorbed: of the runs that the round merges into the run which it writes
+        older: of the runs that it only searches"""
 
     hash_bucket: int
     absorbed: tuple[IndexFile, ...]
@@ -96,12 +96,12 @@ class _Arrived:
 
     A row's number is its position in the order (stream position, file number, row index).
 
-    row_numbers  int32 (rows,)
-    row_indices  unsigned (rows,): which row of its file
-    ordinals     int32 (files,)
-    file_bounds  int64 (files + 1,): file f's rows have numbers [file_bounds[f], file_bounds[f + 1])
-    hash_*       measurements of the hash bucket tasks
-    """
+    Attributes:
+        row_numbers: int32 (rows,)
+        row_indices: unsigned (rows,): which row of its file
+        ordinals: int32 (files,)
+        file_bounds: int64 (files + 1,): file f's rows have numbers [file_bounds[f], file_bounds[f + 1])
+        hash_*: measurements of the hash bucket tasks"""
 
     rows: ArrivingRows
     row_numbers: Int32s
@@ -116,11 +116,11 @@ class _Arrived:
 class _Remembered:
     """The index entries that the round needs: all of the absorbed runs, and those of arriving keys.
 
-    rows      sorted by digest, the newest entry of each key
-    outcomes  uint8 (keys,): the outcome of each key: LIVE, TOMBSTONE or ERASED
-    ordinals  int32 (keys,): the compacted file that holds the row, where the key is LIVE
-    absorbed  bool (keys,): whether the entry is from an absorbed run rather than from an older one
-    """
+    Attributes:
+        rows: sorted by digest, the newest entry of each key
+        outcomes: uint8 (keys,): the outcome of each key: LIVE, TOMBSTONE or ERASED
+        ordinals: int32 (keys,): the compacted file that holds the row, where the key is LIVE
+        absorbed: bool (keys,): whether the entry is from an absorbed run rather than from an older one"""
 
     rows: IndexRows
     outcomes: Outcomes

@@ -37,12 +37,12 @@ _ROWS_PER_UINT32 = 1 << 32
 class HashedRows:
     """Consecutive row pointers of one hash bucket from one task: 24 bytes a row, and the sort values.
 
-    ordinals, row_counts  one per source file that has rows here, in ordinal order
-    digests               (rows, 5), file after file
-    row_indices           uint32 (rows,), or uint64 where a file has more rows: rows in their file, ascending
-    sort_values           uint8 (rows, width), encoded
-    seconds               the time of the task, in equal parts over its records
-    """
+    Attributes:
+        ordinals, row_counts: one per source file that has rows here, in ordinal order
+        digests: (rows, 5), file after file
+        row_indices: uint32 (rows,), or uint64 where a file has more rows: rows in their file, ascending
+        sort_values: uint8 (rows, width), encoded
+        seconds: the time of the task, in equal parts over its records"""
 
     ordinals: npt.NDArray[np.int32]
     row_counts: npt.NDArray[np.int64]
@@ -57,8 +57,8 @@ class HashedRows:
 class HashStep:
     """The arguments that all hash bucket tasks of a round share.
 
-    schema  of the stream: types for the columns of text files
-    """
+    Attributes:
+        schema: of the stream: types for the columns of text files"""
 
     location: StoreLocation
     key_columns: tuple[str, ...]
@@ -108,11 +108,11 @@ def hash_rows(step: HashStep, read: Sequence[RowsToHash]) -> Iterator[tuple[int,
 class _HeldRows:
     """Consecutive rows of consecutive files that are held in memory.
 
-    ordinals    int32 (files,)
-    starts      int64 (files + 1,): file f's rows are [starts[f], starts[f + 1])
-    first_rows  int64 (files,): the row index of the file's first row here
-    index_type  of row indices
-    """
+    Attributes:
+        ordinals: int32 (files,)
+        starts: int64 (files + 1,): file f's rows are [starts[f], starts[f + 1])
+        first_rows: int64 (files,): the row index of the file's first row here
+        index_type: of row indices"""
 
     digests: Digests
     sort_values: npt.NDArray[np.uint8]

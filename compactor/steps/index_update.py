@@ -51,9 +51,9 @@ the moving rows are merged into the new run: 20 bytes more and the sort values f
 class RowsOfFiles:
     """Rows of source files, in the order in which they are written.
 
-    ordinals, parts, row_counts  the source file, the part and the rows of each part, in order
-    row_indices                  signed (rows,), part after part
-    """
+    Attributes:
+        ordinals, parts, row_counts: the source file, the part and the rows of each part, in order
+        row_indices: signed (rows,), part after part"""
 
     ordinals: npt.NDArray[np.int32]
     parts: npt.NDArray[np.int32]
@@ -75,12 +75,12 @@ def _restore_rows(
 class BucketForWriter:
     """The output of one hash bucket for one writer.
 
-    rows               to fetch, by materialize task
-    died               rows of compacted files that get a deletion vector, by ordinal; ascending
-    index_files        which the bucket wrote, or for which it wrote new pointers: the first writer passes them on,
-                       once they have arrived
-    peak_memory_bytes  of the task that finished the bucket
-    """
+    Attributes:
+        rows: to fetch, by materialize task
+        died: rows of compacted files that get a deletion vector, by ordinal; ascending
+        index_files: which the bucket wrote, or for which it wrote new pointers: the first writer passes them on, once
+            they have arrived
+        peak_memory_bytes: of the task that finished the bucket"""
 
     hash_bucket: int
     rows: Mapping[int, RowsOfFiles]
@@ -94,10 +94,10 @@ class BucketForWriter:
 class FinishStep:
     """The arguments that all tasks which finish a bucket share.
 
-    is_rewritten        bool (compacted,): by ordinal
-    first_file_numbers  int64 (tasks,): of each materialize task
-    marked              int64: ordinals of compacted files that get a deletion vector, ascending
-    """
+    Attributes:
+        is_rewritten: bool (compacted,): by ordinal
+        first_file_numbers: int64 (tasks,): of each materialize task
+        marked: int64: ordinals of compacted files that get a deletion vector, ascending"""
 
     sources: Sources
     sort_columns: tuple[SortColumn, ...]
@@ -138,8 +138,8 @@ class FinishStep:
 class FinishTask:
     """The argument of one of them: a hash bucket, and its files of the remaining runs.
 
-    ranks  by part with rows to write: of the bucket's first row in its piece, from 1
-    """
+    Attributes:
+        ranks: by part with rows to write: of the bucket's first row in its piece, from 1"""
 
     hash_bucket: int
     ranks: NumbersByPart
@@ -159,9 +159,9 @@ def finish_tasks(plan: RoundPlan, layout: MaterializeLayout, counts: Sequence[Bu
 class _LeavingRows:
     """Live rows of an older run's file whose compacted files are rewritten.
 
-    positions  int64 (rows,): in the index file, ascending
-    ordinals   int32 (rows,): the compacted file that each is in
-    """
+    Attributes:
+        positions: int64 (rows,): in the index file, ascending
+        ordinals: int32 (rows,): the compacted file that each is in"""
 
     segment: IndexSegment
     positions: Int64s
@@ -182,11 +182,11 @@ class _LeavingRows:
 class _Pointers:
     """Pointers of the new run, or those that leave an older run's file: first old ones, then new ones in their place.
 
-    parts         int32 (rows,): of the source file that each is in; -1: its row does not move
-    row_indices   int64 (rows,): in that file; once it has moved, in the new one
-    ranks         int32 (rows,): rank among this bucket's rows in the part. Of delta rows they are known from the start
-    file_numbers  int32 (rows,): of rows that do not move; once all have moved, of all. It may be `parts`
-    """
+    Attributes:
+        parts: int32 (rows,): of the source file that each is in; -1: its row does not move
+        row_indices: int64 (rows,): in that file; once it has moved, in the new one
+        ranks: int32 (rows,): rank among this bucket's rows in the part. Of delta rows they are known from the start
+        file_numbers: int32 (rows,): of rows that do not move; once all have moved, of all. It may be `parts`"""
 
     parts: Int32s
     row_indices: Int64s

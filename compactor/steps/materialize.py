@@ -197,8 +197,8 @@ def _row_groups(
 ) -> list[npt.NDArray[np.int64]]:
     """The rows of each row group. Groups are of equal size rather than large ones and a rest, and within one file.
 
-    room  rows that fit the file which is being written
-    """
+    Args:
+        room: rows that fit the file which is being written"""
     groups = []
     start = 0
     while start < len(row_indices):

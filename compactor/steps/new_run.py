@@ -27,11 +27,12 @@ KEYS_PER_PIECE = 32 * 1024
 class NewRun:
     """Rows of a bucket's new run, in digest order, with pointers into source files.
 
-    outcomes     uint8 (keys,): the outcome of each key: LIVE, TOMBSTONE or ERASED
-    ordinals     int32 (keys,): the source file that holds the row; undefined if the key is not LIVE
-    row_indices  int64 (keys,): the row in that file; of a TOMBSTONE, the stream position of its delete; of ERASED, 0
-    ranks        int32 (keys,): rank of a delta row among this bucket's survivors in its file; undefined for others
-    """
+    Attributes:
+        outcomes: uint8 (keys,): the outcome of each key: LIVE, TOMBSTONE or ERASED
+        ordinals: int32 (keys,): the source file that holds the row; undefined if the key is not LIVE
+        row_indices: int64 (keys,): the row in that file; of a TOMBSTONE, the stream position of its delete; of ERASED,
+            0
+        ranks: int32 (keys,): rank of a delta row among this bucket's survivors in its file; undefined for others"""
 
     digests: Digests
     outcomes: Outcomes
@@ -119,8 +120,8 @@ class DeadPointers:
 class BucketPiece:
     """A part of a dedupe task's output: consecutive keys of a run, with the number of all its keys.
 
-    died  rows of compacted files that died in this round: all of them in the first piece
-    """
+    Attributes:
+        died: rows of compacted files that died in this round: all of them in the first piece"""
 
     keys_in_all: int
     run: NewRun

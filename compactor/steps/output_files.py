@@ -118,8 +118,8 @@ class _Check:
 class FileCutter:
     """Writes tables one after the other into files of at most `rows_per_compacted_file` rows.
 
-    files  the written files; the last one may be unfinished
-    """
+    Attributes:
+        files: the written files; the last one may be unfinished"""
 
     def __init__(
         self,

@@ -37,9 +37,9 @@ def count_all(plan: RoundPlan) -> BucketCounts:
 class RowsOfTask:
     """Parts of source files that a materialize task writes, whole and in order.
 
-    ordinals, parts         of each: its source file, and its number
-    first_rows, row_counts  of each: where it begins in its file, and how many rows it has
-    """
+    Attributes:
+        ordinals, parts: of each: its source file, and its number
+        first_rows, row_counts: of each: where it begins in its file, and how many rows it has"""
 
     writer: int
     task: int

@@ -34,9 +34,9 @@ _ROWS_AT_ONCE = 256 * 1024
 class Parts:
     """The parts of all source files of a round, numbered in the order of the files and of their rows.
 
-    starts  int64 (sources + 1,): source file s has the parts [starts[s], starts[s + 1])
-    rows    int64 (sources,): rows of each part of a file; the last one may have fewer
-    """
+    Attributes:
+        starts: int64 (sources + 1,): source file s has the parts [starts[s], starts[s + 1])
+        rows: int64 (sources,): rows of each part of a file; the last one may have fewer"""
 
     starts: Int64s
     rows: Int64s

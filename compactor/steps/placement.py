@@ -29,10 +29,10 @@ materialize tasks fsyncs the file of one while it writes the next."""
 class NumbersByPart:
     """A number above 0 for each of some parts, in few bytes: the driver holds two of these for each hash bucket.
 
-    count    parts in all
-    parts    uint32 (numbers,): those that have a number, ascending; None: `numbers` has one for each part, or 0
-    numbers  unsigned, of the narrowest type that holds them
-    """
+    Attributes:
+        count: parts in all
+        parts: uint32 (numbers,): those that have a number, ascending; None: `numbers` has one for each part, or 0
+        numbers: unsigned, of the narrowest type that holds them"""
 
     count: int
     parts: npt.NDArray[np.uint32] | None
@@ -63,10 +63,10 @@ class NumbersByPart:
 class BucketCounts:
     """The counts of one dedupe task: rows per part of a source file, and totals of the bucket.
 
-    rows              surviving rows of each part in this bucket
-    tombstones_added  minus removed ones; may be negative
-    hash_seconds      this bucket's share of the time of the hash bucket tasks
-    """
+    Attributes:
+        rows: surviving rows of each part in this bucket
+        tombstones_added: minus removed ones; may be negative
+        hash_seconds: this bucket's share of the time of the hash bucket tasks"""
 
     hash_bucket: int
     rows: NumbersByPart
@@ -83,11 +83,11 @@ class BucketCounts:
 class PlacesInBucket:
     """The writing task and the position of one hash bucket's rows, by part.
 
-    are_written         bool (parts,): False for files that are carried over by reference, or if no rows are here
-    tasks               int64 (parts,): the materialize task; 0, without meaning, for parts that are not written
-    output_offsets      int64 (parts,): in its task's output, of the part's first row in this bucket
-    first_file_numbers  int64 (parts,): of the task
-    """
+    Attributes:
+        are_written: bool (parts,): False for files that are carried over by reference, or if no rows are here
+        tasks: int64 (parts,): the materialize task; 0, without meaning, for parts that are not written
+        output_offsets: int64 (parts,): in its task's output, of the part's first row in this bucket
+        first_file_numbers: int64 (parts,): of the task"""
 
     are_written: npt.NDArray[np.bool_]
     tasks: npt.NDArray[np.int64]
@@ -100,11 +100,11 @@ class Pieces:
     """Rows that a materialize task writes one after the other: those of a part in consecutive hash buckets. Nearly
     always in all buckets; a part with too many rows for a task has several pieces.
 
-    parts           int64 (pieces,): ascending in each task
-    first_buckets   int64 (pieces,): where the piece begins; it ends before the next one of its part
-    rows            int64 (pieces,)
-    tasks           int64 (pieces,): the materialize task, ascending
-    """
+    Attributes:
+        parts: int64 (pieces,): ascending in each task
+        first_buckets: int64 (pieces,): where the piece begins; it ends before the next one of its part
+        rows: int64 (pieces,)
+        tasks: int64 (pieces,): the materialize task, ascending"""
 
     parts: Int64s
     first_buckets: Int64s
@@ -168,15 +168,15 @@ class Pieces:
 class MaterializeLayout:
     """Which task writes the rows of each source file, and where.
 
-    sources_of_tasks    ordinals of the source files that each task writes rows of, ascending
-    rewritten           int64: ordinals of source files that have rows to write
-    first_file_numbers  int64 (tasks,): number of the first compacted file that a task writes
-    rows_of_tasks       int64 (tasks,): rows that a task writes
-    bytes_of_tasks      int64 (tasks,): bytes of these rows in their sources, on average
-    carried             ordinals of compacted files that are carried over by reference
-    marked              those of them with newly dead rows: they get a new deletion vector
-    carried_rows        live rows in carried files
-    """
+    Attributes:
+        sources_of_tasks: ordinals of the source files that each task writes rows of, ascending
+        rewritten: int64: ordinals of source files that have rows to write
+        first_file_numbers: int64 (tasks,): number of the first compacted file that a task writes
+        rows_of_tasks: int64 (tasks,): rows that a task writes
+        bytes_of_tasks: int64 (tasks,): bytes of these rows in their sources, on average
+        carried: ordinals of compacted files that are carried over by reference
+        marked: those of them with newly dead rows: they get a new deletion vector
+        carried_rows: live rows in carried files"""
 
     sources_of_tasks: tuple[Int64s, ...]
     rewritten: npt.NDArray[np.int64]
@@ -196,10 +196,10 @@ class MaterializeLayout:
 def lay_out(plan: RoundPlan, parts: Parts, counts: Sequence[BucketCounts]) -> MaterializeLayout:
     """Assigns parts of files to materialize tasks, in order and balanced by rows, and numbers what they write.
 
-    parts   of the round
-    counts  of each hash bucket, in order. Of files that are carried over, only sums are taken: the cost of the layout
-            beyond them follows what is written
-    """
+    Args:
+        parts: of the round
+        counts: of each hash bucket, in order. Of files that are carried over, only sums are taken: the cost of the
+            layout beyond them follows what is written"""
     surviving_of_parts = np.zeros(len(parts), np.int64)
     for count in counts:
         surviving_of_parts += count.rows.by_part()
@@ -239,10 +239,10 @@ def lay_out(plan: RoundPlan, parts: Parts, counts: Sequence[BucketCounts]) -> Ma
 class Writers:
     """The assignment of work to writers in the materialize step.
 
-    of_tasks   int64 (tasks,): the writer of each materialize task
-    of_marked  int64 (marked,): the writer of each file that gets a deletion vector; they are distributed over all
-               writers
-    """
+    Attributes:
+        of_tasks: int64 (tasks,): the writer of each materialize task
+        of_marked: int64 (marked,): the writer of each file that gets a deletion vector; they are distributed over all
+            writers"""
 
     count: int
     of_tasks: npt.NDArray[np.int64]
@@ -261,10 +261,10 @@ class Writers:
 class MaterializeTask:
     """The output and the sources of one materialize task.
 
-    first_file_number  of the compacted files that it writes
-    rows               in all
-    sources            in order
-    """
+    Attributes:
+        first_file_number: of the compacted files that it writes
+        rows: in all
+        sources: in order"""
 
     number: int
     first_file_number: int
@@ -350,8 +350,8 @@ def _assign(plan: RoundPlan, merge: int, parts: Int64s, rows: Int64s, counts: Se
     If a task would exceed the rows of a writer, tasks are smaller, and a part with many rows is split between
     hash buckets; a bucket's rows of it always fit, because a dedupe task held all of the bucket.
 
-    parts, rows  those with rows to write, ascending, and how many
-    """
+    Args:
+        parts, rows: those with rows to write, ascending, and how many"""
     total = int(rows.sum())
     whole = np.zeros(len(parts), np.int64)
     wanted = max(-(-total // plan.output.rows_per_compacted_file), 1)

@@ -26,13 +26,13 @@ Int64s = npt.NDArray[np.int64]
 class Sources:
     """By ordinal: first the compacted files, then the delta files.
 
-    rows          int64 (sources,): of each file, dead ones included
-    file_numbers  int32 (compacted,)
-    vectors       the deletion vectors of compacted files that have one, by ordinal
-    operations    uint8 (deltas,): UPSERT, DELETE or DELETE_WITHOUT_SORT_VALUES
-    positions     int64 (deltas,): stream positions
-    parts         of all of them
-    """
+    Attributes:
+        rows: int64 (sources,): of each file, dead ones included
+        file_numbers: int32 (compacted,)
+        vectors: the deletion vectors of compacted files that have one, by ordinal
+        operations: uint8 (deltas,): UPSERT, DELETE or DELETE_WITHOUT_SORT_VALUES
+        positions: int64 (deltas,): stream positions
+        parts: of all of them"""
 
     location: StoreLocation
     rows: Int64s

@@ -30,8 +30,8 @@ def create_once(store: ObjectStore, key: str, body: bytes, is_ours: Callable[[by
     Raises `Unavailable` if the outcome is unknown: the object may exist, or appear later; `Denied` if each try was
     refused, and nothing was written.
 
-    is_ours  compares an existing object with `body`; it may raise `Outdated` for the object of a newer release
-    """
+    Args:
+        is_ours: compares an existing object with `body`; it may raise `Outdated` for the object of a newer release"""
     failure: Unavailable | None = None
     may_exist = False
     for tries in range(1, ATTEMPTS_MAX + 1):

@@ -30,8 +30,8 @@ class ObjectEntry:
 class UnfinishedWrite:
     """A write that has begun and is not an object yet: its writer is still at work, or was killed.
 
-    name  a file in a folder's `.writing/`, or `<key>?uploadId=<id>`
-    """
+    Attributes:
+        name: a file in a folder's `.writing/`, or `<key>?uploadId=<id>`"""
 
     name: str
     size_bytes: int
@@ -63,10 +63,10 @@ class ObjectStore(Protocol):
     def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectEntry]:
         """Objects whose key starts with `prefix`, each once; those of one folder in key order.
 
-        start_after  leave out keys up to and including it; only for prefixes within one folder
+        Args:
+            start_after: leave out keys up to and including it; only for prefixes within one folder
 
-        Across folders the order is the service's: S3 compares whole keys, a file system compares part by part.
-        """
+        Across folders the order is the service's: S3 compares whole keys, a file system compares part by part."""
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         """The folders directly under the folder `prefix` (which ends with `/` or is empty): the next path part of every

@@ -136,9 +136,9 @@ class RangeReader:
     def tail(self, uri: str, *, size_bytes: int | None = None, length: int = TAIL_BYTES, refresh: bool = False) -> Tail:
         """The object's end, which is cached.
 
-        size_bytes  from the log; a cached end of an object of another size is read again
-        refresh     read again, since the object may have been replaced
-        """
+        Args:
+            size_bytes: from the log; a cached end of an object of another size is read again
+            refresh: read again, since the object may have been replaced"""
         with self._lock:
             known = None if refresh else self._tails.get(uri)
             if known is not None and (size_bytes is None or known.size_bytes == size_bytes):

@@ -73,10 +73,10 @@ class Connections:
 class RepeatedRanges:
     """See `ObjectRanges`. Safe to share between threads.
 
-    objects             whose methods send one request each, and raise `Unavailable` if it may be repeated
-    tries_max           of a request, the first one included
-    repeat_seconds_max  a request that began longer ago is not repeated
-    """
+    Args:
+        objects: whose methods send one request each, and raise `Unavailable` if it may be repeated
+        tries_max: of a request, the first one included
+        repeat_seconds_max: a request that began longer ago is not repeated"""
 
     def __init__(
         self,

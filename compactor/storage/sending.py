@@ -24,8 +24,8 @@ HELD_BYTES_MAX = 24 * 1024 * 1024
 class Sending:
     """A task's files in flight. When it is pickled they have arrived: no other process learns of one that may yet fail.
 
-    room_bytes  that files on their way may hold; a file that is longer than that is sent alone
-    """
+    Attributes:
+        room_bytes: that files on their way may hold; a file that is longer than that is sent alone"""
 
     def __init__(self, room_bytes: int) -> None:
         self._room_bytes = room_bytes

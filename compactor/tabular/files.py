@@ -112,9 +112,9 @@ def read_table(
 ) -> pa.Table:
     """All rows in file order. Columns that the file lacks are left out; the caller adds them.
 
-    schema  types for the columns of a text file (CSV, TSV, JSON); columns without one are inferred; and types
-            for an ORC file, which may store a column with another type
-    """
+    Args:
+        schema: types for the columns of a text file (CSV, TSV, JSON); columns without one are inferred; and types for
+            an ORC file, which may store a column with another type"""
     with reading(file.uri, file.content_type):
         source = Source.of(location, file)
         if _is_read_whole(file, columns):
@@ -131,8 +131,8 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """All rows in file order, a bounded number of bytes at a time if the format allows it. See `read_table`.
 
-    own_pages  False: Arrow reads all pages of Parquet
-    """
+    Args:
+        own_pages: False: Arrow reads all pages of Parquet"""
     is_for_arrow = file.content_type is ContentType.PARQUET and not own_pages
     reader: TabularFormat = Parquet(own_pages=False) if is_for_arrow else _FORMATS[file.content_type]
     with reading(file.uri, file.content_type):
@@ -262,8 +262,8 @@ def each_begun(
     """Yields the files in order. While a remote file is read, the next `ahead` files are prefetched: their ends, and of
     the columns (None: all) as much as there is room for. The first ones are begun at once, before they are asked for.
 
-    bounds  the first and the last row that will be read of each file, if it is Parquet; None: all
-    """
+    Args:
+        bounds: the first and the last row that will be read of each file, if it is Parquet; None: all"""
     begun: list[Future[None] | None] = []
 
     def begin(count: int) -> None:

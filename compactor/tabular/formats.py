@@ -27,10 +27,10 @@ class TabularFile:
     The rest is from the log, None: not known. A file with another size, ETag (of a remote one), or checksum (if it is
     read whole) is `Corrupt`, and so is a local one with another time and another checksum.
 
-    modified_at_ns  of a registered local file
-    delta_id        of a delta file, for errors
-    pieces          stripes of ORC, pieces of large text: see `DataFile.row_groups`
-    """
+    Attributes:
+        modified_at_ns: of a registered local file
+        delta_id: of a delta file, for errors
+        pieces: stripes of ORC, pieces of large text: see `DataFile.row_groups`"""
 
     uri: str
     content_type: ContentType
@@ -54,11 +54,11 @@ class TabularFile:
 class FileMeasure:
     """A file's size, schema and statistics.
 
-    columns  by top-level column name; a column without statistics may be absent
-    footer   of Parquet
-    row_groups  of Parquet, stripes of ORC, pieces of large text: see `DataFile`
-    crc32    of a file that was written here
-    """
+    Attributes:
+        columns: by top-level column name; a column without statistics may be absent
+        footer: of Parquet
+        row_groups: of Parquet, stripes of ORC, pieces of large text: see `DataFile`
+        crc32: of a file that was written here"""
 
     rows: int
     size_bytes: int
@@ -73,7 +73,8 @@ class FileMeasure:
 class FileOutline:
     """The schema of a file, from its footer or its first block.
 
-    whole  False: of text without declared types, the types are those of the first block, and later rows may differ
+    Attributes:
+        whole: False: of text without declared types, the types are those of the first block, and later rows may differ
     """
 
     schema: pa.Schema
@@ -84,8 +85,8 @@ class FileOutline:
 class Source:
     """An existing file: on this machine, at `path`, or remote, read by `reader`. Not sent to other processes.
 
-    body  its bytes, where these were read already
-    """
+    Attributes:
+        body: its bytes, where these were read already"""
 
     file: TabularFile
     path: str

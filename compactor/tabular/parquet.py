@@ -55,9 +55,9 @@ _PLAIN_WIDTHS: Mapping[str, float] = MappingProxyType(
 class Parquet:
     """See `TabularFormat`.
 
-    own_pages    whether Lithify decodes the pages of numbers that it supports, of files that are not small
-    use_threads  whether Arrow decodes columns in several threads
-    """
+    Attributes:
+        own_pages: whether Lithify decodes the pages of numbers that it supports, of files that are not small
+        use_threads: whether Arrow decodes columns in several threads"""
 
     def __init__(self, own_pages: bool = True, use_threads: bool = True) -> None:
         self._own_pages = own_pages

@@ -166,9 +166,9 @@ def open_tail(
     """The end of a file, or all of a small one. Raises `Corrupt` if the log has another size, another ETag where the
     store has one, or another CRC-32 of a file that was read whole.
 
-    delta_id  of a delta file, for the error
-    refresh   read again, since the file may have been replaced
-    """
+    Args:
+        delta_id: of a delta file, for the error
+        refresh: read again, since the file may have been replaced"""
     tail = _tail(reader, uri, size_bytes, delta_id, refresh=refresh)
     try:
         _check_tail(tail, uri, etag, crc32, delta_id)

@@ -23,8 +23,8 @@ def check_local_file(
 ) -> None:
     """Raises `Corrupt` if the file has another size, or another time and other bytes. Raises `OSError`.
 
-    modified_at_ns  None: it is not recorded, and only sizes are compared
-    """
+    Args:
+        modified_at_ns: None: it is not recorded, and only sizes are compared"""
     status = os.stat(path)
     if status.st_size != size_bytes:
         found = f"it has {status.st_size:,} bytes, but the log says {size_bytes:,}"

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 class TabularWriter:
     """`open`, then `write` any number of times, then `close`. As a context manager it aborts on an exception.
 
-    footer  of closed Parquet
-    """
+    Attributes:
+        footer: of closed Parquet"""
 
     def __init__(
         self,
@@ -77,13 +77,14 @@ class TabularWriter:
     ) -> Self:
         """Start the file.
 
-        dictionary_columns  leaf columns (dotted paths) to encode with dictionaries in Parquet; None: PyArrow tries all
-        takes_row_groups    whether `write_row_group` will be called; Parquet only
-        piece_bytes_max     of rows that are collected for a row group or record batch
+        Args:
+            dictionary_columns: leaf columns (dotted paths) to encode with dictionaries in Parquet; None: PyArrow tries
+                all
+            takes_row_groups: whether `write_row_group` will be called; Parquet only
+            piece_bytes_max: of rows that are collected for a row group or record batch
 
         Raises `Invalid` if the format cannot store a column's type, or if PyArrow does not write the format. Text is
-        gzipped if the URI ends in `.gz`.
-        """
+        gzipped if the URI ends in `.gz`."""
         stored = stored_schema(schema, content_type)
         with writing(uri, content_type):
             target = OutputFile.open(location, uri)

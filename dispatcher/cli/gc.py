@@ -131,9 +131,9 @@ class _Progress:
 @dataclass
 class _Found:
     """
-    streams      figures of each; with the names of all garbage if `names_all`
-    first_files  of the garbage, with their times
-    """
+    Attributes:
+        streams: figures of each; with the names of all garbage if `names_all`
+        first_files: of the garbage, with their times"""
 
     names_all: bool
     streams: list[dict[str, object]] = field(default_factory=list)

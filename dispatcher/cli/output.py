@@ -54,13 +54,13 @@ def answer_records(
 ) -> None:
     """Writes many records of a kind.
 
-    value   the complete answer, for JSON
-    key     where in it the records are: mappings, which have the columns' keys and maybe more
-    none    the text if there is no record
-    before  the text above the table
-    after   the text below it
-    notes   important: below the text, on stderr for JSON lines and CSV. JSON's `value` has them
-    """
+    Args:
+        value: the complete answer, for JSON
+        key: where in it the records are: mappings, which have the columns' keys and maybe more
+        none: the text if there is no record
+        before: the text above the table
+        after: the text below it
+        notes: important: below the text, on stderr for JSON lines and CSV. JSON's `value` has them"""
     records = value[key]
     if not isinstance(records, Iterable):
         raise TypeError(f"{key} holds no records")

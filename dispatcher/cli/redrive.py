@@ -36,9 +36,9 @@ DeadLetter = dict[str, str | int | None]
 class Selection:
     """Selects the dead letters that match all given conditions.
 
-    ids     of the message, on this queue or as it first came, or of the job run
-    reason  a part of any of its reasons, in any case
-    """
+    Attributes:
+        ids: of the message, on this queue or as it first came, or of the job run
+        reason: a part of any of its reasons, in any case"""
 
     ids: frozenset[str] = frozenset()
     table: str | None = None
@@ -114,8 +114,8 @@ def move(
 ) -> list[DeadLetter]:
     """Each is sent before it is deleted: a crash in between sends it twice, and loses none. The rest are released.
 
-    messages_max  None: all. What was sent here and is dead-lettered again meanwhile is not sent a second time
-    """
+    Args:
+        messages_max: None: all. What was sent here and is dead-lettered again meanwhile is not sent a second time"""
     dead_letters = queue.dead_letters()
     report: list[DeadLetter] = []
     stays: dict[str, QueueMessage] = {}

@@ -130,12 +130,12 @@ _NAME = "lithify-demo"
 @dataclass(frozen=True)
 class DemoEnvironment:
     """
-    s3           the S3 server that the lake and the state are on; None: they are in `folder`
-    topic_arn    the topic that instructions name
-    receive      returns the events that arrived since its last call
-    landing      where files land, for tables that have the property
-    announced    the queue on which they are announced
-    """
+    Attributes:
+        s3: the S3 server that the lake and the state are on; None: they are in `folder`
+        topic_arn: the topic that instructions name
+        receive: returns the events that arrived since its last call
+        landing: where files land, for tables that have the property
+        announced: the queue on which they are announced"""
 
     folder: DemoFolder
     s3: S3Server | None

@@ -27,10 +27,10 @@ ROWS_BYTES_MAX = 200 * 1024
 class Announced:
     """A file.
 
-    etag       of the version that is meant; None: the one that is there
-    size_bytes  None: not known
-    sequencer  orders the versions of one key, as text, without zeros at its end; None: not known
-    """
+    Attributes:
+        etag: of the version that is meant; None: the one that is there
+        size_bytes: None: not known
+        sequencer: orders the versions of one key, as text, without zeros at its end; None: not known"""
 
     uri: str
     etag: str | None = None

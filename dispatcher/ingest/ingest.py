@@ -57,8 +57,8 @@ UNKNOWN_BYTES = 1024**2
 class IngestSettings:
     """What ends a collection: its time, once no more messages wait, or so many files or bytes.
 
-    collect_seconds  a file is durable about so long after its message
-    """
+    Attributes:
+        collect_seconds: a file is durable about so long after its message"""
 
     collect_seconds: float = 10.0
     files_max: int = 1_000

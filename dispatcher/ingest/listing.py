@@ -64,11 +64,11 @@ def takers_of(tables: Sequence[Table], uri: str) -> list[Table]:
 @dataclass(frozen=True)
 class Looked:
     """
-    announced   files that are in no delta
-    forgotten   files left out because they may be in a delta that was compacted and forgotten since
-    is_whole    every folder was listed to its end
-    troubles    folders that could not be listed, and tables that could not be read, with the reasons
-    """
+    Attributes:
+        announced: files that are in no delta
+        forgotten: files left out because they may be in a delta that was compacted and forgotten since
+        is_whole: every folder was listed to its end
+        troubles: folders that could not be listed, and tables that could not be read, with the reasons"""
 
     announced: int = 0
     forgotten: int = 0

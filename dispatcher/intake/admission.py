@@ -20,14 +20,14 @@ from dispatcher.intake.instruction import InstructionDocument, parse_topic
 @dataclass(frozen=True)
 class Admission:
     """
-    own_lake     for documents that name none; always allowed
-    own_topic    for job runs that name none; always allowed
-    lakes        others that documents may name: a lake's URI, or a folder above it
-    tables       sources and destinations: an id, or what ids begin with and a `*`
-    topics       others that documents may name: an ARN, or what ARNs begin with and a `*`
-    files        folders of files that a lake on S3 names by an absolute URI, in addition to the lake itself
-    sns_regions  the regions of each partition of AWS that have SNS; empty: unknown
-    """
+    Attributes:
+        own_lake: for documents that name none; always allowed
+        own_topic: for job runs that name none; always allowed
+        lakes: others that documents may name: a lake's URI, or a folder above it
+        tables: sources and destinations: an id, or what ids begin with and a `*`
+        topics: others that documents may name: an ARN, or what ARNs begin with and a `*`
+        files: folders of files that a lake on S3 names by an absolute URI, in addition to the lake itself
+        sns_regions: the regions of each partition of AWS that have SNS; empty: unknown"""
 
     own_lake: StoreLocation | None = None
     own_topic: str | None = None

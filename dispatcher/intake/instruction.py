@@ -300,9 +300,9 @@ ELEMENTS_MAX = {"primary_keys": PRIMARY_KEYS_MAX, "sort_keys": SORT_KEYS_MAX, "p
 class Violations:
     """The reasons why a document can never work, a sentence each; beyond `REASONS_MAX` only their number.
 
-    job_run_id, table  as far as they can be read, for readers of its event
-    task_token         of the waiting workflow, as far as it can be read
-    """
+    Attributes:
+        job_run_id, table: as far as they can be read, for readers of its event
+        task_token: of the waiting workflow, as far as it can be read"""
 
     reasons: tuple[str, ...]
     job_run_id: str | None = None

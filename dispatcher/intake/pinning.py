@@ -46,10 +46,10 @@ def check_against_lake(
 ) -> tuple[str, ...]:
     """Every reason why this job run can never work on the lake as it is; empty if there is none.
 
-    table     its source
-    may_read  whether a file with this absolute URI may be opened here, or is passed over; None: every file may
-    listed    the first of the partitions of a job run that names none, if they were just listed
-    """
+    Args:
+        table: its source
+        may_read: whether a file with this absolute URI may be opened here, or is passed over; None: every file may
+        listed: the first of the partitions of a job run that names none, if they were just listed"""
     reasons: list[str] = []
     if job_run.partitions is not None:
         streams, reasons = table.look_up(job_run.partitions)
@@ -112,8 +112,8 @@ def pin_sources(
 ) -> PinnedSources:
     """Raises `Invalid` with every reason why the job run can never work on the lake as it is.
 
-    admission  bounds on the files that it may read; None: it may read all
-    """
+    Args:
+        admission: bounds on the files that it may read; None: it may read all"""
     may_read = None if admission is None else partial(admission.may_read, run.lake)
     listed = None
     if run.partitions is None:

@@ -41,13 +41,13 @@ class MessageAttribute:
 class QueueMessage:
     """One delivery of a message.
 
-    message_id      the same at every delivery
-    receipt         names this delivery; void once the message's visibility has ended
-    delivery_count  1 at the first delivery
-    sent_at_ms      when it was put on this queue
-    attributes      its sender's attributes, and those that were added to a copy
-    group           of a FIFO queue: messages of one group are delivered in order; None: a standard queue has none
-    """
+    Attributes:
+        message_id: the same at every delivery
+        receipt: names this delivery; void once the message's visibility has ended
+        delivery_count: 1 at the first delivery
+        sent_at_ms: when it was put on this queue
+        attributes: its sender's attributes, and those that were added to a copy
+        group: of a FIFO queue: messages of one group are delivered in order; None: a standard queue has none"""
 
     message_id: str
     receipt: str

@@ -48,9 +48,9 @@ REASONS_KEPT = 3
 class Seen:
     """What the keeper knows of a table when it decides.
 
-    costs   what a compaction of a stream is expected to take: asked for those that are due
-    pause   why the table is paused; None: it is not
-    """
+    Attributes:
+        costs: what a compaction of a stream is expected to take: asked for those that are due
+        pause: why the table is paused; None: it is not"""
 
     table_id: str
     policy: CompactWhen
@@ -62,9 +62,9 @@ class Seen:
 @dataclass(frozen=True)
 class StreamOutlook:
     """
-    cost      None: it is not due, and was not asked for
-    decision  None: the stream is being compacted, or its last job run left it as it is
-    """
+    Attributes:
+        cost: None: it is not due, and was not asked for
+        decision: None: the stream is being compacted, or its last job run left it as it is"""
 
     stream: WatchedStream
     cost: Expected | None

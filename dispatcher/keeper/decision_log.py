@@ -47,11 +47,11 @@ WHY_SHOWN = 10
 class DecidedStream(Document):
     """A stream that is to be compacted.
 
-    entry_number  of its log, that the keeper saw
-    rule, why     the figures that were reached, and each beside its bound
-    figures       pending and compacted amounts, for people
-    expected_usd  of its session; None: nothing is paid for it
-    """
+    Attributes:
+        entry_number: of its log, that the keeper saw
+        rule, why: the figures that were reached, and each beside its bound
+        figures: pending and compacted amounts, for people
+        expected_usd: of its session; None: nothing is paid for it"""
 
     partition: Partition
     entry_number: int
@@ -101,8 +101,8 @@ class DecisionWaits(Document):
 class UnsettledStream(Document):
     """A stream with which its session did nothing, or failed: another decision on the same entry changes nothing.
 
-    failures  one after the other, by now; 0: there was nothing to do
-    """
+    Attributes:
+        failures: one after the other, by now; 0: there was nothing to do"""
 
     key: str
     entry_number: int
@@ -171,12 +171,13 @@ class OpenDecision:
 @dataclass(frozen=True)
 class DecisionState:
     """
-    open       decisions whose job run has not ended, by its id
-    unsettled  by the stream's key
-    spent      US dollars by day, of ended job runs
-    postponed  None: nothing is
-    set_aside  why the table cannot be read
-    ended      the last job runs that have ended: a keeper that saw their streams before decides on none of them again
+    Attributes:
+        open: decisions whose job run has not ended, by its id
+        unsettled: by the stream's key
+        spent: US dollars by day, of ended job runs
+        postponed: None: nothing is
+        set_aside: why the table cannot be read
+        ended: the last job runs that have ended: a keeper that saw their streams before decides on none of them again
     """
 
     open: Mapping[str, OpenDecision] = field(default_factory=lambda: MappingProxyType({}))
@@ -319,8 +320,8 @@ def decision_records(table_id: str, entries: Iterable[Entry[DecisionAction]], li
     """The latest ones, in their order. `what`: waits (for the queue), decided (and sent), the status of the job run,
     postponed, or set aside.
 
-    entries  of the table's log: of a decision that was made before them nothing is shown
-    """
+    Args:
+        entries: of the table's log: of a decision that was made before them nothing is shown"""
     found: dict[object, dict[str, object]] = {}
     for entry in entries:
         for ordinal, action in enumerate(entry.actions):

@@ -25,13 +25,13 @@ _log = ProcessLog()
 class KeeperLook:
     """What one look at all tables has done.
 
-    decided, sent, ended  instructions
-    open        job runs of the keeper that have not ended
-    waiting     of these, decisions that are not sent
-    set_aside   tables that could not be kept, with the reason
-    queue_away  why the queue did not take one; None: it took all that were to be sent
-    events_wait  why events are not published; None: all are
-    """
+    Attributes:
+        decided, sent, ended: instructions
+        open: job runs of the keeper that have not ended
+        waiting: of these, decisions that are not sent
+        set_aside: tables that could not be kept, with the reason
+        queue_away: why the queue did not take one; None: it took all that were to be sent
+        events_wait: why events are not published; None: all are"""
 
     tables: int = 0
     decided: int = 0

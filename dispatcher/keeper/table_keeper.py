@@ -101,14 +101,14 @@ _log = ProcessLog()
 @dataclass(frozen=True)
 class KeeperSettings:
     """
-    look_seconds      between two looks at all tables
-    default_policy    of tables that have none of their own; None: they are left alone
-    read_again_seconds  after which a table's definition and its decision log are read again though nothing is due
-    left_by_another_seconds  after which a decision that another keeper has not sent is sent here
-    resend_seconds    after which an instruction is sent again that no dispatcher has taken
-    upkeep_seconds    between two collections of garbage
-    grace_seconds     of garbage of tables that set none; None: the default
-    """
+    Attributes:
+        look_seconds: between two looks at all tables
+        default_policy: of tables that have none of their own; None: they are left alone
+        read_again_seconds: after which a table's definition and its decision log are read again though nothing is due
+        left_by_another_seconds: after which a decision that another keeper has not sent is sent here
+        resend_seconds: after which an instruction is sent again that no dispatcher has taken
+        upkeep_seconds: between two collections of garbage
+        grace_seconds: of garbage of tables that set none; None: the default"""
 
     look_seconds: float = 60.0
     default_policy: CompactWhen | None = None
@@ -123,9 +123,9 @@ class KeeperSettings:
 class KeeperServices:
     """What all tables share.
 
-    queue  None: nothing is sent, as in a plan
-    room   where sessions run, from which their time and money are predicted
-    """
+    Attributes:
+        queue: None: nothing is sent, as in a plan
+        room: where sessions run, from which their time and money are predicted"""
 
     lake: DeltaCatalog
     records: JobRunStore

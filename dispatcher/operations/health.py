@@ -35,10 +35,10 @@ class Trouble(Document):
 class HealthReport(Document):
     """Without troubles it reaches all services that it has tried.
 
-    job_runs_held       job runs that it works on
-    gone_after_seconds  a report of this age says that it hangs or has ended
-    warnings            of its settings: prices that are old or of another region; it is well nevertheless
-    """
+    Attributes:
+        job_runs_held: job runs that it works on
+        gone_after_seconds: a report of this age says that it hangs or has ended
+        warnings: of its settings: prices that are old or of another region; it is well nevertheless"""
 
     owner: str
     at_ms: int

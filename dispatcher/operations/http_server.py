@@ -39,9 +39,9 @@ class HttpAddress:
 class Observed:
     """The sources of the answers. They are called from the server's threads, and are quick.
 
-    stuck     loops that do not turn, by name
-    troubles  services that are not reached, by name
-    """
+    Attributes:
+        stuck: loops that do not turn, by name
+        troubles: services that are not reached, by name"""
 
     stuck: Callable[[], Sequence[str]]
     troubles: Callable[[], Mapping[str, Exception]]

@@ -51,18 +51,18 @@ REJECTIONS_MAX = 10
 class SessionView(Document):
     """One session.
 
-    seconds       from the last attempt's launch to the session's end, or to now; None: none was launched
-    expected_sla  its predicted value, in seconds: once it has ended that of its plan, before as it has refined it
-    eta_seconds   the rest of it; below 0 it is late
-    eta_band_seconds  from what is predicted without its plan's buffer to that with twice of it
-    share         of its delta rows that is compacted, 0 to 1; None: it has not begun
-    rows_before   live compacted rows before its first round
-    delta_rows    rows of the deltas that its rounds have read so far
-    rows_out      live compacted rows after the last round so far
-    expected_cost  of its cluster and its requests, as planned; None: nothing is launched for it
-    cost           what it used; while it runs, its clusters so far
-    reasons        why it failed; while it waits for its next attempt, why the last one failed
-    """
+    Attributes:
+        seconds: from the last attempt's launch to the session's end, or to now; None: none was launched
+        expected_sla: its predicted value, in seconds: once it has ended that of its plan, before as it has refined it
+        eta_seconds: the rest of it; below 0 it is late
+        eta_band_seconds: from what is predicted without its plan's buffer to that with twice of it
+        share: of its delta rows that is compacted, 0 to 1; None: it has not begun
+        rows_before: live compacted rows before its first round
+        delta_rows: rows of the deltas that its rounds have read so far
+        rows_out: live compacted rows after the last round so far
+        expected_cost: of its cluster and its requests, as planned; None: nothing is launched for it
+        cost: what it used; while it runs, its clusters so far
+        reasons: why it failed; while it waits for its next attempt, why the last one failed"""
 
     session_id: str
     partition: Partition
@@ -88,10 +88,10 @@ class SessionView(Document):
 class ShardsView(Document):
     """Of a job run over many streams, which several dispatchers may share.
 
-    count, ended  its shards, and how many of them have ended
-    sessions_done  sessions that succeeded in those
-    owners        dispatchers that hold a shard now; only where one job run is asked for
-    """
+    Attributes:
+        count, ended: its shards, and how many of them have ended
+        sessions_done: sessions that succeeded in those
+        owners: dispatchers that hold a shard now; only where one job run is asked for"""
 
     count: int
     ended: int
@@ -110,23 +110,23 @@ class RejectionView(Document):
 class JobRunView(Document):
     """One job run, or a rejected document under the id that it gave itself; without one, under its message's.
 
-    seconds       from its acceptance to its end, or to now
-    paused_seconds  of these and of the expected ones, in a pause
-    expected_sla  what that was predicted to take: the greatest of its sessions, each with its waiting; None: not known.
-                  Where its sessions are shown, as they have refined it by now
-    eta_seconds   the rest of that, while it is open; below 0 it is late
-    desired_sla   the requested seconds
-    predecessor   the job run that this one runs again
-    paused        what is paused, and why, where that keeps it from going on
-    waits_for     money, its turn on a stream, or a place, while nothing of it runs; `watch` knows of money only
-    waiters       workflows that waited for it, or wait
-    requested_job_run_id, message_id  of a rejected document: its own id, and its message's
-    rejections    documents of this id that were rejected, the latest first; only where one job run is asked for
-    expected_usd  what the clusters of its sessions and their requests are expected to cost; None: it launches none
-    usd           what they used so far
-    finds_sessions  it may have further sessions: it finds them as it reaches their streams
-    shards        with these, `sessions` are only the first of those that run
-    """
+    Attributes:
+        seconds: from its acceptance to its end, or to now
+        paused_seconds: of these and of the expected ones, in a pause
+        expected_sla: what that was predicted to take: the greatest of its sessions, each with its waiting; None: not
+            known. Where its sessions are shown, as they have refined it by now
+        eta_seconds: the rest of that, while it is open; below 0 it is late
+        desired_sla: the requested seconds
+        predecessor: the job run that this one runs again
+        paused: what is paused, and why, where that keeps it from going on
+        waits_for: money, its turn on a stream, or a place, while nothing of it runs; `watch` knows of money only
+        waiters: workflows that waited for it, or wait
+        requested_job_run_id, message_id: of a rejected document: its own id, and its message's
+        rejections: documents of this id that were rejected, the latest first; only where one job run is asked for
+        expected_usd: what the clusters of its sessions and their requests are expected to cost; None: it launches none
+        usd: what they used so far
+        finds_sessions: it may have further sessions: it finds them as it reaches their streams
+        shards: with these, `sessions` are only the first of those that run"""
 
     job_run_id: str
     table: str | None
@@ -179,10 +179,10 @@ def find_job_run(
 
     Rejected documents are recorded under their message's id, and found under their own, too.
 
-    message_id  of the message that is asked about: only its own rejection counts, not one of another document of this
-                job run id; None: the latest
-    waits       finds what it waits for; None: only waiting for money is shown
-    """
+    Args:
+        message_id: of the message that is asked about: only its own rejection counts, not one of another document of
+            this job run id; None: the latest
+        waits: finds what it waits for; None: only waiting for money is shown"""
     log = records.log(job_run_id)
     state = log.load().state
     rejections = _rejections(records, job_run_id)
@@ -284,8 +284,8 @@ def _with_shards(
 def view_all(records: JobRunStore, clock: Clock, ended_max: int | None = None) -> tuple[JobRunView, ...]:
     """Every job run, the latest first, without its sessions. One whose log cannot be read says why.
 
-    ended_max  of those that have ended, the latest so many, and a few more; None: all of them
-    """
+    Args:
+        ended_max: of those that have ended, the latest so many, and a few more; None: all of them"""
     # The markers first: what ends in between is in the history by then.
     return each_once(_outlines(records, records.open_job_run_ids(), clock), view_recorded(records, ended_max))
 

@@ -35,11 +35,11 @@ TABLES_WATCHED = Metric("tables_watched", "count", "Tables whose lag is known.",
 class TableLag:
     """A table at one time.
 
-    at_ms          when it was looked at, by the looking process's clock
-    bound_seconds  the most lag that its policy allows; None: it has no such policy
-    is_published   whether other engines read it
-    unsent_decisions  of the keeper on it, that the queue has not taken
-    """
+    Attributes:
+        at_ms: when it was looked at, by the looking process's clock
+        bound_seconds: the most lag that its policy allows; None: it has no such policy
+        is_published: whether other engines read it
+        unsent_decisions: of the keeper on it, that the queue has not taken"""
 
     table_id: str
     at_ms: int
@@ -71,8 +71,8 @@ def lag_of(
 ) -> TableLag:
     """From the figures of the table's streams, without what is published. Reads nothing.
 
-    default_policy  of tables that have none of their own
-    """
+    Args:
+        default_policy: of tables that have none of their own"""
     policy = table.properties.compact_when or default_policy
     bound = None if policy is None else policy.lag_bound_seconds()
     return TableLag(table.table_id, clock.now_ms(), len(figures), total(figures), bound)

@@ -105,14 +105,14 @@ class ServiceOptions:
 @dataclass(frozen=True)
 class Option:
     """
-    path         of the value in `ServiceOptions`
-    help         a sentence for `--help`
-    name         of the option, if it is not the value's
-    minimum      of a number
-    maximum      of a number that has a minimum
-    check        raises `Invalid` for a text that can never work
-    is_required  there is no default
-    """
+    Attributes:
+        path: of the value in `ServiceOptions`
+        help: a sentence for `--help`
+        name: of the option, if it is not the value's
+        minimum: of a number
+        maximum: of a number that has a minimum
+        check: raises `Invalid` for a text that can never work
+        is_required: there is no default"""
 
     path: str
     help: str
@@ -409,11 +409,11 @@ def read_options(
 ) -> tuple[ServiceOptions, OptionErrors]:
     """The options, and all violations in them; an option with a wrong value has its default.
 
-    command_line  by option name; None, false and () are not given
-    variables     by option name; a list's elements stand between spaces
-    unknown       arguments that belong to no option
-    settings      what is not given has these values
-    """
+    Args:
+        command_line: by option name; None, false and () are not given
+        variables: by option name; a list's elements stand between spaces
+        unknown: arguments that belong to no option
+        settings: what is not given has these values"""
     errors = OptionErrors()
     options = ServiceOptions(dispatcher=settings or DispatcherSettings())
     errors.reasons += unknown_options(unknown, [each.flag for each in option_fields()])

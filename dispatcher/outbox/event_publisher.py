@@ -60,9 +60,9 @@ BACKOFF = Backoff(first_seconds=5.0, longest_seconds=300.0)
 @dataclass(frozen=True)
 class PublisherSettings:
     """
-    round_seconds     between two rounds; one without news sends no request
-    flush_seconds     to publish pending events when the dispatcher stops
-    """
+    Attributes:
+        round_seconds: between two rounds; one without news sends no request
+        flush_seconds: to publish pending events when the dispatcher stops"""
 
     round_seconds: float = 0.1
     backoff: Backoff = BACKOFF
@@ -196,16 +196,16 @@ def _launched(state: JobRunState) -> dict[str, SessionLog | None]:
 @dataclass
 class _Followed:
     """
-    sessions    sessions whose logs may have pending events; with the log, as far as it was read, if that has them
-    quiet       launched sessions of which no attempt runs; all of their events are published or in `sessions`
-    progress    the newest unpublished heartbeat of each session
-    has_updates  whether the job run's own log may have pending events
-    must_load    whether it has entries that this dispatcher has not read
-    is_ending   it has ended: once all is published, its marker is removed
-    is_leaving  another dispatcher continues it: it is dropped after one more try
-    is_refused  its topic refuses it, and its marker says so
-    is_published  all events are published; the marker stays until waiting workflows have their answers
-    """
+    Attributes:
+        sessions: sessions whose logs may have pending events; with the log, as far as it was read, if that has them
+        quiet: launched sessions of which no attempt runs; all of their events are published or in `sessions`
+        progress: the newest unpublished heartbeat of each session
+        has_updates: whether the job run's own log may have pending events
+        must_load: whether it has entries that this dispatcher has not read
+        is_ending: it has ended: once all is published, its marker is removed
+        is_leaving: another dispatcher continues it: it is dropped after one more try
+        is_refused: its topic refuses it, and its marker says so
+        is_published: all events are published; the marker stays until waiting workflows have their answers"""
 
     publication: JobRunPublication
     sessions: dict[str, SessionLog | None] = field(default_factory=dict)
@@ -244,9 +244,9 @@ class EventPublisher:
         clock: Clock,
     ) -> None:
         """
-        sink_for  returns the sink of a job run, by the topic that it names or None
-        answers   the marker of an ended job run stays until its events are published and its waiters answered
-        """
+        Args:
+            sink_for: returns the sink of a job run, by the topic that it names or None
+            answers: the marker of an ended job run stays until its events are published and its waiters answered"""
         self._records = records
         self._answers = answers
         self._sink_for = sink_for
@@ -300,8 +300,8 @@ class EventPublisher:
         """A session's log, or the job run's own as read or written here, may have pending events. False: it is not
         followed.
 
-        log  the session's log, as read until now; None: it must be read
-        """
+        Args:
+            log: the session's log, as read until now; None: it must be read"""
         with self._lock:
             followed = self._followed.get(job_run_id)
             if followed is None or followed.is_leaving:

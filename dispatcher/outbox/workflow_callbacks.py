@@ -45,10 +45,10 @@ BACKOFF = Backoff(first_seconds=1.0, longest_seconds=30.0)
 @dataclass(frozen=True)
 class AnswerSettings:
     """
-    round_seconds      between two rounds
-    flush_seconds      to send pending answers when the dispatcher stops
-    cancel_abandoned   whether a job run is cancelled when every workflow that waited for it has given up
-    """
+    Attributes:
+        round_seconds: between two rounds
+        flush_seconds: to send pending answers when the dispatcher stops
+        cancel_abandoned: whether a job run is cancelled when every workflow that waited for it has given up"""
 
     round_seconds: float = 1.0
     backoff: Backoff = BACKOFF
@@ -60,14 +60,14 @@ class AnswerSettings:
 class _Awaited:
     """A job run that workflows wait for.
 
-    state           its fold as last read
-    tokens          of unanswered waiters, by message; None: not read yet
-    listed          the waiters that the fold had when the tokens were read
-    progressed      whether a session has progressed since the last heartbeat
-    heartbeat_at_seconds  of the last heartbeat
-    is_ending       its fold is final: all waiters get their answer
-    cancel_requested  all waiters have given up; requested again after a further one has given up
-    """
+    Attributes:
+        state: its fold as last read
+        tokens: of unanswered waiters, by message; None: not read yet
+        listed: the waiters that the fold had when the tokens were read
+        progressed: whether a session has progressed since the last heartbeat
+        heartbeat_at_seconds: of the last heartbeat
+        is_ending: its fold is final: all waiters get their answer
+        cancel_requested: all waiters have given up; requested again after a further one has given up"""
 
     job_run_id: str
     state: JobRunState

@@ -65,11 +65,11 @@ _CLOSED = b"lithify.day_closed"
 class EndedJobRun(Document):
     """One job run, as overviews show it. For a rejected document `job_run_id` is the id of its message.
 
-    seconds       from its acceptance to its end, of which it was paused for `paused_seconds`
-    sessions, rounds, rows_*  over all sessions that succeeded
-    waiters       workflows that waited for it
-    requested_job_run_id  the job run id in a rejected document
-    """
+    Attributes:
+        seconds: from its acceptance to its end, of which it was paused for `paused_seconds`
+        sessions, rounds, rows_*: over all sessions that succeeded
+        waiters: workflows that waited for it
+        requested_job_run_id: the job run id in a rejected document"""
 
     job_run_id: str
     status: str
@@ -191,9 +191,9 @@ class DayState:
     """The records of a day, each once. A busy day has a hundred thousand, and every dispatcher holds them: as columns
     they take an eighth of the memory, and a checkpoint does not encode them again.
 
-    earlier    as columns
-    newest     by job run id, recorded after those, in the order in which they were recorded
-    """
+    Attributes:
+        earlier: as columns
+        newest: by job run id, recorded after those, in the order in which they were recorded"""
 
     earlier: pa.Table = field(default_factory=lambda: _to_table(()))
     newest: Mapping[str, EndedJobRun] = field(default_factory=lambda: MappingProxyType({}))

@@ -85,10 +85,10 @@ class JobRunStartedEvent(EventData):
 class JobRunSucceededEvent(RowTotals, EventData):
     """Rows over all sessions. `nothing_to_do`: no stream had a delta above its watermark.
 
-    seconds, desired_sla, expected_sla  actual, desired and predicted time since its acceptance. The event's severity is
-                                        "warning" if the actual time is more than the desired one
-    paused_seconds                      of the actual and the predicted time in a pause, which is no lateness
-    """
+    Attributes:
+        seconds, desired_sla, expected_sla: actual, desired and predicted time since its acceptance. The event's
+            severity is "warning" if the actual time is more than the desired one
+        paused_seconds: of the actual and the predicted time in a pause, which is no lateness"""
 
     event_type: ClassVar[str] = "lithify.job_run.succeeded.v1"
     severities: ClassVar[tuple[Severity, ...]] = (Severity.INFO, Severity.WARNING)
@@ -213,10 +213,10 @@ OF_THE_JOB_RUN = (JobRunAccepted, JobRunClaimed, JobRunPaused, JobRunResumed, Jo
 class _Beside:
     """What an event says that its action does not.
 
-    partition       of the session, if the action is about one
-    desired_sla     the job run's
-    waited_seconds  from the acceptance of the job run to the action
-    """
+    Attributes:
+        partition: of the session, if the action is about one
+        desired_sla: the job run's
+        waited_seconds: from the acceptance of the job run to the action"""
 
     partition: PartitionValues
     desired_sla: int | None

@@ -83,8 +83,8 @@ class JobRunStatus(StrEnum):
 class Waiter(Document):
     """A workflow that waits for the job run. Its task token, a secret, came with the message and is stored elsewhere.
 
-    heartbeat_seconds  after which the workflow gives up without a heartbeat; None: it needs none
-    """
+    Attributes:
+        heartbeat_seconds: after which the workflow gives up without a heartbeat; None: it needs none"""
 
     heartbeat_seconds: int | None = None
 
@@ -100,12 +100,12 @@ class Shard(Document):
 class JobRunAccepted(Document):
     """The first entry of a job run. From now on the message is not needed.
 
-    predecessor  the job run that this one runs again; its message is the predecessor's then
-    waiter       the workflow that waits, if the message had a task token
-    pinned_until_ms  it is pinned by time, and its sessions are found as it reaches them (`SessionsFound`): they read
-                 what was appended until then, by the writers' clocks. None: `sessions` are all that it has
-    shard        None: the log is of the whole job run
-    """
+    Attributes:
+        predecessor: the job run that this one runs again; its message is the predecessor's then
+        waiter: the workflow that waits, if the message had a task token
+        pinned_until_ms: it is pinned by time, and its sessions are found as it reaches them (`SessionsFound`): they
+            read what was appended until then, by the writers' clocks. None: `sessions` are all that it has
+        shard: None: the log is of the whole job run"""
 
     action: Literal["job_run_accepted"] = "job_run_accepted"
     spec: JobRunSpec
@@ -174,8 +174,8 @@ class JobRunClaimed(Document):
 class JobRunReleased(Document):
     """The holder stops, the work does not: the next dispatcher continues.
 
-    left_running  sessions whose Spark job was left running, to be attached; all others do not run
-    """
+    Attributes:
+        left_running: sessions whose Spark job was left running, to be attached; all others do not run"""
 
     action: Literal["job_run_released"] = "job_run_released"
     epoch: int
@@ -192,8 +192,8 @@ class JobRunPaused(Document):
 
     This entry is for display; the pause itself decides.
 
-    at_ms  when the dispatcher found it paused
-    """
+    Attributes:
+        at_ms: when the dispatcher found it paused"""
 
     action: Literal["job_run_paused"] = "job_run_paused"
     scope: str
@@ -211,8 +211,8 @@ class JobRunResumed(Document):
 class JobRunWaitsForMoney(Document):
     """A session of it is not launched now, because a limit on money would be exceeded. It changes no status.
 
-    again  it has waited before: no event is published
-    """
+    Attributes:
+        again: it has waited before: no event is published"""
 
     action: Literal["job_run_waits_for_money"] = "job_run_waits_for_money"
     reason: str
@@ -240,10 +240,10 @@ class JobRunSharded(Document):
 class JobRunEnded(Document):
     """The complete conclusion: this entry alone has the outcome of the job run.
 
-    seconds         from its acceptance
-    expected_sla    the predicted seconds; None: nothing was planned, or it was not recorded
-    paused_seconds  so many of both it was paused
-    """
+    Attributes:
+        seconds: from its acceptance
+        expected_sla: the predicted seconds; None: nothing was planned, or it was not recorded
+        paused_seconds: so many of both it was paused"""
 
     action: Literal["job_run_ended"] = "job_run_ended"
     epoch: int
@@ -267,8 +267,8 @@ class JobRunOutcome(RowTotals):
 class ShardEnded(Document):
     """The end of a shard, as its own log has it; the lists of the outcome are cut.
 
-    expected_usd, usd  of the clusters of its sessions; None: it launched none
-    """
+    Attributes:
+        expected_usd, usd: of the clusters of its sessions; None: it launched none"""
 
     action: Literal["shard_ended"] = "shard_ended"
     number: int = Field(ge=0)
@@ -319,9 +319,9 @@ class ClaimState:
 class ShardsState:
     """The shards of a job run. Sums and lists are over those that have ended.
 
-    opened  so many of the first have logs, or get them
-    ended   their numbers
-    """
+    Attributes:
+        opened: so many of the first have logs, or get them
+        ended: their numbers"""
 
     count: int
     opened: int
@@ -343,15 +343,15 @@ class ShardsState:
 class JobRunState:
     """The fold of a job-run log.
 
-    epoch        of the last claim, held or not
-    repeated_by  message ids
-    waiters      workflows that wait, answered ones too, by the id of the message that brought the token
-    paused_ms         in pauses that have ended
-    waits_for_money   the reason, until the next launch
-    has_lacked_money  it has waited for money before
-    has_found_all     a job run that is pinned by time has no further sessions
-    shards            its sessions are those of its shards; None: it has sessions of its own
-    """
+    Attributes:
+        epoch: of the last claim, held or not
+        repeated_by: message ids
+        waiters: workflows that wait, answered ones too, by the id of the message that brought the token
+        paused_ms: in pauses that have ended
+        waits_for_money: the reason, until the next launch
+        has_lacked_money: it has waited for money before
+        has_found_all: a job run that is pinned by time has no further sessions
+        shards: its sessions are those of its shards; None: it has sessions of its own"""
 
     accepted: JobRunAccepted | None = None
     rejected: JobRunRejected | None = None

@@ -77,9 +77,9 @@ class Outline:
 class OpenMarker:
     """The markers of one job run, or of one shard.
 
-    valid  the one that counts
-    keys  of all of them
-    """
+    Attributes:
+        valid: the one that counts
+        keys: of all of them"""
 
     work: WorkId
     valid: MarkedJobRun
@@ -298,8 +298,8 @@ class JobRunStore:
     ) -> JobRunRelay:
         """The relay of a job run's own log, as far as it was read; `state` is any fold after its first entry.
 
-        is_unpublished  no dispatcher can have published any of it: there is no cursor to read
-        """
+        Args:
+            is_unpublished: no dispatcher can have published any of it: there is no cursor to read"""
         at_ms = log.entry(1).at_ms
         accepted_at_ms = at_ms if state.accepted is None else state.accepted.accepted_at_ms(at_ms)
         build = job_run_events(subject_of(job_run_id, state), log.folder, state, accepted_at_ms)
@@ -333,9 +333,9 @@ class JobRunStore:
     ) -> SessionRelay:
         """The relay of one session's log.
 
-        log        the log, if another reads it: what it has read is published
-        is_unpublished  none of its events can be published yet
-        """
+        Args:
+            log: the log, if another reads it: what it has read is published
+            is_unpublished: none of its events can be published yet"""
         folder = SessionFolder(about.of.job_run_id, about.session_id)
         followed = log or self.session_log(about.of.job_run_id, about.session_id)
         return Relay(

@@ -60,12 +60,12 @@ class MarkedJobRun:
     a dispatcher needs to rank it, or to leave it to its owner, and to see which others must wait for it:
     `open_job_runs_by_owner/<job run id>,<priority>,<time>[,<epoch>,<owner>[,<table>,<streams>]]`.
 
-    marked_at_ms  when it was accepted, by the accepting dispatcher's clock
-    owner, epoch  of its claim; no owner: it is not claimed, never (0) or not since the claim of this epoch, and a
-                  dispatcher that stood still and removes an earlier marker does not remove this one
-    table         the digest of its destination; None: the marker does not say
-    streams       the digests of its destination streams; None: any of its table
-    """
+    Attributes:
+        marked_at_ms: when it was accepted, by the accepting dispatcher's clock
+        owner, epoch: of its claim; no owner: it is not claimed, never (0) or not since the claim of this epoch, and a
+            dispatcher that stood still and removes an earlier marker does not remove this one
+        table: the digest of its destination; None: the marker does not say
+        streams: the digests of its destination streams; None: any of its table"""
 
     job_run_id: str
     priority: int

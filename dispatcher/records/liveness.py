@@ -41,11 +41,11 @@ of claims which were not found yet is gone."""
 
 class SignOfLife(Document):
     """
-    beat            1 higher each time, so that the object changes
-    at_ms           by its own clock, for display only
-    silent_seconds  after which the dispatcher of an unchanged object counts as dead
-    workers         warm workers of it that run; None: it is to have none
-    """
+    Attributes:
+        beat: 1 higher each time, so that the object changes
+        at_ms: by its own clock, for display only
+        silent_seconds: after which the dispatcher of an unchanged object counts as dead
+        workers: warm workers of it that run; None: it is to have none"""
 
     owner: str
     beat: int = Field(ge=1)
@@ -107,10 +107,10 @@ class LivenessSignal:
 @dataclass
 class _Watched:
     """
-    stamp  size and time of the object in the last listing: an unchanged object is not read
-    changes  number of observed changes
-    is_gone  it was silent for too long, and a last read found it unchanged
-    """
+    Attributes:
+        stamp: size and time of the object in the last listing: an unchanged object is not read
+        changes: number of observed changes
+        is_gone: it was silent for too long, and a last read found it unchanged"""
 
     body: bytes
     silent_seconds: float

@@ -27,9 +27,9 @@ _OVERTAKEN = (ErrorKind.CONFLICT, ErrorKind.FENCED)
 @dataclass(frozen=True)
 class Metric:
     """
-    counts   True: it grows, from 0 at the start of the process; False: a gauge
-    buckets  upper bounds of a histogram, whose value is the sum of what was observed; none: it has no buckets
-    """
+    Attributes:
+        counts: True: it grows, from 0 at the start of the process; False: a gauge
+        buckets: upper bounds of a histogram, whose value is the sum of what was observed; none: it has no buckets"""
 
     name: str
     unit: Unit

@@ -98,11 +98,11 @@ def expected_sla(
     slot begin one after the other when those that run end, or at once beside others in a shared Spark job; one without
     a plan is expected to take the average of the others. None: no session has a plan. Pure.
 
-    refined  newer expected seconds of sessions, from their own logs
+    Args:
+        refined: newer expected seconds of sessions, from their own logs
 
     Worked: launched 2 s after the acceptance, one at a time, 3 sessions of 10 s are expected to take 32 s, as `lithify
-    plan` says without the 2 s.
-    """
+    plan` says without the 2 s."""
     if state.ended is not None and state.ended.expected_sla is not None:
         return state.ended.expected_sla
     if state.shards is not None:
@@ -156,9 +156,9 @@ def paused_seconds(state: JobRunState, now_ms: int) -> float:
 def seconds_late(seconds: float, paused: float, desired_sla: int | None) -> float | None:
     """Seconds above the desired SLA, below 0 if it is kept: the time of a pause does not count. None: none was desired.
 
-    seconds  actual or expected, from the acceptance
-    paused   seconds of them in a pause
-    """
+    Args:
+        seconds: actual or expected, from the acceptance
+        paused: seconds of them in a pause"""
     return None if desired_sla is None else seconds - paused - desired_sla
 
 

@@ -45,10 +45,10 @@ class SessionSummary(Document):
 class ResultDocument(Document):
     """The result of a job run. Rows over all sessions that succeeded, as in `RowCounts`.
 
-    seconds     from its acceptance to its end, of which it was paused for `paused_seconds`
-    sessions    one for each partition stream that had work; left out if `result_uri` is given
-    result_uri  of the whole document, if it is too large for an answer
-    """
+    Attributes:
+        seconds: from its acceptance to its end, of which it was paused for `paused_seconds`
+        sessions: one for each partition stream that had work; left out if `result_uri` is given
+        result_uri: of the whole document, if it is too large for an answer"""
 
     schema_version: Literal["1"] = "1"
     job_run_id: str
@@ -112,8 +112,8 @@ def fits_a_success(document: ResultDocument) -> bool:
 
 def answer_of(document: ResultDocument, uri: str) -> Success | Failure:
     """
-    uri  of the stored whole document, used if it is too large for an answer
-    """
+    Args:
+        uri: of the stored whole document, used if it is too large for an answer"""
     if document.status == "succeeded":
         answer = document if fits_a_success(document) else _without_sessions(document, uri)
         return Success(answer.render().decode())

@@ -37,10 +37,10 @@ class SessionPin(Document):
 class SessionPlanned(Document):
     """The plan of attempts from number `attempt` on. `changes`: differences from the previous plan, one sentence each.
 
-    cluster  launched for them; None: they run on an existing machine
-    bundle  id of the bundle, if the attempt shares a Spark job with other sessions; None: it has its own
-    predicted_seconds  `expected_sla` without its buffer; None: not recorded
-    """
+    Attributes:
+        cluster: launched for them; None: they run on an existing machine
+        bundle: id of the bundle, if the attempt shares a Spark job with other sessions; None: it has its own
+        predicted_seconds: `expected_sla` without its buffer; None: not recorded"""
 
     action: Literal["session_planned"] = "session_planned"
     epoch: int
@@ -61,10 +61,10 @@ class SessionPlanned(Document):
 class SessionLaunching(Document):
     """Takes the attempt's number. It is written before the launch, so that no two attempts share a number.
 
-    at_ms  by the holder's wall clock, for display only
-    name, place  of the attempt on its cluster, to find it again
-    bundle  as in `SessionPlanned`
-    """
+    Attributes:
+        at_ms: by the holder's wall clock, for display only
+        name, place: of the attempt on its cluster, to find it again
+        bundle: as in `SessionPlanned`"""
 
     action: Literal["session_launching"] = "session_launching"
     epoch: int
@@ -101,10 +101,10 @@ class SessionStalled(Document):
 class SessionRetried(Document):
     """An attempt has failed and another will follow; `attempt` is the one to come.
 
-    failed_at_ms  by the observer's wall clock
-    progressed    the failed attempt had committed a round
-    alone         it failed in a bundle, and the next attempt has a Spark job of its own
-    """
+    Attributes:
+        failed_at_ms: by the observer's wall clock
+        progressed: the failed attempt had committed a round
+        alone: it failed in a bundle, and the next attempt has a Spark job of its own"""
 
     action: Literal["session_retried"] = "session_retried"
     epoch: int
@@ -133,17 +133,17 @@ AboutSession = SessionPlanned | SessionLaunching | SessionLaunched | SessionStal
 @dataclass(frozen=True)
 class SessionState:
     """
-    attempt         the last number taken for a launch, 0 before the first
-    setbacks        failures of the attempts, under all holders
-    launched_epoch  of the last launch, while its end is unknown
-    in_flight       the last attempt, until its end is recorded
-    launched_at_ms, ended_at_ms  of the last attempt, and of the session, if recorded
-    failed_seconds  from launch to end of each failed attempt that was launched, if both were recorded
-    failed_launched_at_ms  of the last failed attempt
-    bundle          in which the last attempt was launched; None: it had a Spark job of its own
-    alone           it has failed in a bundle, and is not bundled again
-    waits_after     reasons why its last attempt failed, until the next one is launched
-    """
+    Attributes:
+        attempt: the last number taken for a launch, 0 before the first
+        setbacks: failures of the attempts, under all holders
+        launched_epoch: of the last launch, while its end is unknown
+        in_flight: the last attempt, until its end is recorded
+        launched_at_ms, ended_at_ms: of the last attempt, and of the session, if recorded
+        failed_seconds: from launch to end of each failed attempt that was launched, if both were recorded
+        failed_launched_at_ms: of the last failed attempt
+        bundle: in which the last attempt was launched; None: it had a Spark job of its own
+        alone: it has failed in a bundle, and is not bundled again
+        waits_after: reasons why its last attempt failed, until the next one is launched"""
 
     pin: SessionPin
     plan: SessionPlanned | None = None

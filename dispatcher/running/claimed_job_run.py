@@ -28,11 +28,11 @@ from launcher.spark_job import InFlight
 @dataclass
 class ShardsHere:
     """
-    counting   the streams of the job run, while they are being counted
-    counted    so many until now
-    opened     numbers of the shards whose logs exist
-    cancelled  numbers of those that a cancel was forwarded to
-    """
+    Attributes:
+        counting: the streams of the job run, while they are being counted
+        counted: so many until now
+        opened: numbers of the shards whose logs exist
+        cancelled: numbers of those that a cancel was forwarded to"""
 
     counting: Iterator[object] | None = None
     counted: int = 0
@@ -43,17 +43,17 @@ class ShardsHere:
 class ClaimedJobRun:
     """Exists from the claim until the job run has ended, or the claim is lost. A shard is held as a job run is.
 
-    work       what is claimed
-    mark       its marker, by which other dispatchers see that it is held
-    cancelled  a cancel was requested: its sessions stop, and end as cancelled
-    lost       another dispatcher has the claim and watches its Spark jobs; nothing more is written here
-    broken     kind and reason of its error: its sessions stop, and it ends as failed
-    stopped    sessions whose Spark job this dispatcher stopped, though they have not ended
-    finder     of its further sessions, while they are being found (`session_finding.py`)
-    shards     what was done here for its shards (`sharding.py`)
-    wants_slot  a limit on what runs at a time stops it: a slot is kept free for it
-    no_thread_since_seconds  by the monotonic clock: since when it could start if a thread were free
-    """
+    Attributes:
+        work: what is claimed
+        mark: its marker, by which other dispatchers see that it is held
+        cancelled: a cancel was requested: its sessions stop, and end as cancelled
+        lost: another dispatcher has the claim and watches its Spark jobs; nothing more is written here
+        broken: kind and reason of its error: its sessions stop, and it ends as failed
+        stopped: sessions whose Spark job this dispatcher stopped, though they have not ended
+        finder: of its further sessions, while they are being found (`session_finding.py`)
+        shards: what was done here for its shards (`sharding.py`)
+        wants_slot: a limit on what runs at a time stops it: a slot is kept free for it
+        no_thread_since_seconds: by the monotonic clock: since when it could start if a thread were free"""
 
     def __init__(self, claim: Claim, state: JobRunState, listeners: Listeners, leases: Leases, clock: Clock) -> None:
         """`state` is the fold with the claim. Raises `Corrupt` if the job run was never accepted."""

@@ -58,23 +58,23 @@ TICK_SECONDS_MIN = 0.05
 @dataclass(frozen=True)
 class JobRunControllerSettings:
     """
-    max_sessions             sessions on Spark at a time, over all job runs
-    max_job_runs             claimed and waiting job runs at which no more messages are received; job runs of dead
-                             dispatchers are claimed beyond this limit
-    claim_seconds            after which others take over from a silent dispatcher (the paper: 5 minutes)
-    receiver_seconds         after which a receiving thread that does not turn counts as stuck, and this dispatcher
-                             goes silent
-    stuck_seconds            the same for the ticking thread
-    sweep_seconds            between two listings of the markers of open job runs
-    pause_look_seconds       between two reads of the pauses, while sessions wait to be started
-    turn_look_seconds        between two reads of the leases, while sessions wait for a lease or for a slot
-    limits                   on concurrent sessions, clusters and vCPUs, and on money
-    look_seconds             between two reads of a claimed job run's log, for entries of others: a cancel, a claim
-    requeue_seconds          before a session that ended because the state's store did not answer is run again
-    set_aside_seconds        before an unreadable log is read again
-    tick_seconds             between two ticks
-    heartbeat_event_seconds  between two heartbeat events of a session, at least
-    """
+    Attributes:
+        max_sessions: sessions on Spark at a time, over all job runs
+        max_job_runs: claimed and waiting job runs at which no more messages are received; job runs of dead dispatchers
+            are claimed beyond this limit
+        claim_seconds: after which others take over from a silent dispatcher (the paper: 5 minutes)
+        receiver_seconds: after which a receiving thread that does not turn counts as stuck, and this dispatcher goes
+            silent
+        stuck_seconds: the same for the ticking thread
+        sweep_seconds: between two listings of the markers of open job runs
+        pause_look_seconds: between two reads of the pauses, while sessions wait to be started
+        turn_look_seconds: between two reads of the leases, while sessions wait for a lease or for a slot
+        limits: on concurrent sessions, clusters and vCPUs, and on money
+        look_seconds: between two reads of a claimed job run's log, for entries of others: a cancel, a claim
+        requeue_seconds: before a session that ended because the state's store did not answer is run again
+        set_aside_seconds: before an unreadable log is read again
+        tick_seconds: between two ticks
+        heartbeat_event_seconds: between two heartbeat events of a session, at least"""
 
     max_sessions: int = 1
     max_job_runs: int = 8

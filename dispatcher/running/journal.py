@@ -78,10 +78,10 @@ class ClaimJournal:
         logs_each: bool,
     ) -> None:
         """
-        job_run_id  of the job run, or the name of the shard
-        about       of the job run, for its events
-        logs_each   log lines tell the end of each session, not only their number
-        """
+        Args:
+            job_run_id: of the job run, or the name of the shard
+            about: of the job run, for its events
+            logs_each: log lines tell the end of each session, not only their number"""
         self._claim = claim
         self._job_run_id = job_run_id
         self._about = about

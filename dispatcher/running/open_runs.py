@@ -46,9 +46,9 @@ first entry puts another one after it (`dispatcher/intake/intake.py`)."""
 @dataclass(frozen=True)
 class OpenRunsIntervals:
     """
-    sweep_seconds      between two listings of the markers
-    set_aside_seconds  before an unreadable log is read again
-    """
+    Attributes:
+        sweep_seconds: between two listings of the markers
+        set_aside_seconds: before an unreadable log is read again"""
 
     sweep_seconds: float
     set_aside_seconds: float
@@ -57,18 +57,18 @@ class OpenRunsIntervals:
 @dataclass
 class OpenJobRun:
     """
-    priority, accepted_at_ms  its rank
-    marker                    as last listed; None: not listed yet
-    state                     as last read; None: not read
-    is_due                    whether its log is to be read at the next look
-    not_before_seconds        by the monotonic clock: it is skipped until then
-    waits_until_seconds       by the monotonic clock: it could not start before that
-    cancel_checked_at_seconds  when its log was last read for a cancel
-    was_tried                 it could not be claimed; tried again after the next sweep
-    orphaned_at_seconds       when its owner was first seen to be gone
-    empty_since_seconds       when its log was first seen to be empty
-    failure                   the error of the last read
-    """
+    Attributes:
+        priority, accepted_at_ms: its rank
+        marker: as last listed; None: not listed yet
+        state: as last read; None: not read
+        is_due: whether its log is to be read at the next look
+        not_before_seconds: by the monotonic clock: it is skipped until then
+        waits_until_seconds: by the monotonic clock: it could not start before that
+        cancel_checked_at_seconds: when its log was last read for a cancel
+        was_tried: it could not be claimed; tried again after the next sweep
+        orphaned_at_seconds: when its owner was first seen to be gone
+        empty_since_seconds: when its log was first seen to be empty
+        failure: the error of the last read"""
 
     work: WorkId
     log: JobRunLog

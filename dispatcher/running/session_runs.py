@@ -114,8 +114,8 @@ class SessionRuns:
     def settle_finished(self, requeue_seconds: float) -> bool:
         """Settles the sessions whose threads have ended. Returns whether there were any.
 
-        requeue_seconds  before a session is run again that ended because the state's store did not answer
-        """
+        Args:
+            requeue_seconds: before a session is run again that ended because the state's store did not answer"""
         finished = self._pool.finished()
         for waiting, error in finished:
             claimed = self._claimed.get(waiting.work)

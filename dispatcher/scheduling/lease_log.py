@@ -39,12 +39,12 @@ IN_ALL = "all"
 
 class Lease(Document):
     """
-    table, streams  digests, as in markers
-    began_at_ms     by its dispatcher's clock, for money only
-    vcpus, usd      of the cluster that is launched for it, and its expected cost, with all nodes that it may grow to;
-                    0: no cluster is launched
-    usd_hour        cost of that cluster per hour, likewise
-    """
+    Attributes:
+        table, streams: digests, as in markers
+        began_at_ms: by its dispatcher's clock, for money only
+        vcpus, usd: of the cluster that is launched for it, and its expected cost, with all nodes that it may grow to;
+            0: no cluster is launched
+        usd_hour: cost of that cluster per hour, likewise"""
 
     turn_id: str
     job_run_id: str
@@ -136,10 +136,10 @@ LeaseAction = Annotated[
 @dataclass(frozen=True)
 class LeaseState:
     """
-    turns  leases, by id
-    wants  by job run
-    spent  US dollars by day, then by share: `IN_ALL`, `of_table`, `of_owner`
-    """
+    Attributes:
+        turns: leases, by id
+        wants: by job run
+        spent: US dollars by day, then by share: `IN_ALL`, `of_table`, `of_owner`"""
 
     turns: Mapping[str, Lease] = field(default_factory=lambda: MappingProxyType({}))
     wants: Mapping[str, Reservation] = field(default_factory=lambda: MappingProxyType({}))
@@ -312,9 +312,9 @@ def over_budget(
 class RunCost:
     """The cost of a job run's clusters so far.
 
-    ended_usd    of shards that have ended
-    usd_of       of each session of the job run or of its open shards, expected for those in flight
-    """
+    Attributes:
+        ended_usd: of shards that have ended
+        usd_of: of each session of the job run or of its open shards, expected for those in flight"""
 
     job_run_id: str
     ended_usd: float

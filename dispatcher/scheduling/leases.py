@@ -64,10 +64,10 @@ _log = ProcessLog()
 class LeaseRequest:
     """The sessions that would start.
 
-    mark     the marker of their job run while it is claimed
-    streams  digests of their streams, by session id; these sessions share a Spark job
-    cluster  of the last plan; None: no cluster, or not planned yet
-    """
+    Attributes:
+        mark: the marker of their job run while it is claimed
+        streams: digests of their streams, by session id; these sessions share a Spark job
+        cluster: of the last plan; None: no cluster, or not planned yet"""
 
     mark: MarkedJobRun
     streams: Mapping[str, str]
@@ -77,10 +77,10 @@ class LeaseRequest:
 @dataclass(frozen=True)
 class LeaseAnswer:
     """
-    lease     of the sessions that may start; None: none may
-    blocked  by session id: the job run that is ahead or runs on its stream
-    exceeded     why none may start although a stream is free
-    """
+    Attributes:
+        lease: of the sessions that may start; None: none may
+        blocked: by session id: the job run that is ahead or runs on its stream
+        exceeded: why none may start although a stream is free"""
 
     lease: Lease | None = None
     blocked: Mapping[str, str] = field(default_factory=dict)
@@ -148,8 +148,8 @@ class Leases:
     ) -> dict[str, str]:
         """The streams on which another job run is ahead or runs, each with a sentence about it.
 
-        claimed  the newest states of the job runs that are claimed here
-        """
+        Args:
+            claimed: the newest states of the job runs that are claimed here"""
         in_the_way = [each for each in self.newest.turns.values() if _streams_taken(each, mark, streams)]
         leases = [each for each in in_the_way if not self._was_forgotten(each, claimed)]
         return blocked_streams(
@@ -422,9 +422,9 @@ def blocked_streams(
 ) -> dict[str, str]:
     """The streams on which another job run runs or is ahead, each with a sentence about it. Raises as `state_of`.
 
-    ahead     as from `ahead_of`
-    state_of  called while a stream is left; None: its log cannot be read, which must not delay others
-    """
+    Args:
+        ahead: as from `ahead_of`
+        state_of: called while a stream is left; None: its log cannot be read, which must not delay others"""
     found: dict[str, str] = {}
     for lease in leases:
         taken = _streams_taken(lease, mark, streams)

@@ -22,14 +22,14 @@ SessionKey = tuple[WorkId, str]
 class WaitingSession:
     """A session that is to run.
 
-    table, stream    digests of its destination
-    priority         its job run's: higher first
-    accepted_at_ms   its job run's: earlier first
-    not_before_seconds  monotonic seconds before which it is not started again
-    may_share        it may be bundled with others of its job run
-    on_spark         it is known not to run in a worker
-    bundle           in which it is in flight: one thread watches the whole bundle
-    """
+    Attributes:
+        table, stream: digests of its destination
+        priority: its job run's: higher first
+        accepted_at_ms: its job run's: earlier first
+        not_before_seconds: monotonic seconds before which it is not started again
+        may_share: it may be bundled with others of its job run
+        on_spark: it is known not to run in a worker
+        bundle: in which it is in flight: one thread watches the whole bundle"""
 
     work: WorkId
     session_id: str
@@ -76,10 +76,10 @@ class Slots:
 @dataclass(frozen=True)
 class SchedulerSnapshot:
     """
-    now_seconds  monotonic
-    now_ms       by the wall clock, to compute how long a session has waited
-    running_of   running sessions of each table, in all dispatchers
-    """
+    Attributes:
+        now_seconds: monotonic
+        now_ms: by the wall clock, to compute how long a session has waited
+        running_of: running sessions of each table, in all dispatchers"""
 
     now_seconds: float
     now_ms: int
@@ -160,10 +160,10 @@ class SessionPool:
 
     def __init__(self, slots: Slots, bundle_max: int = 1, ended: Callable[[], None] = lambda: None) -> None:
         """
-        slots       sessions, or units of them, at a time
-        bundle_max  the most sessions that one thread runs together
-        ended       called by a thread that ends
-        """
+        Args:
+            slots: sessions, or units of them, at a time
+            bundle_max: the most sessions that one thread runs together
+            ended: called by a thread that ends"""
         self._ended = ended
         self._slots = slots
         self._bundle_max = bundle_max

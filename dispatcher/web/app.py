@@ -52,10 +52,10 @@ Next = Callable[[Request], Awaitable[Response]]
 class Doors:
     """Who is let in.
 
-    hosts  names that a request may be for, with their port: a page of another site cannot read this one by a name of
-           its own that it points here
-    token  that every request must bear; None: none
-    """
+    Attributes:
+        hosts: names that a request may be for, with their port: a page of another site cannot read this one by a name
+            of its own that it points here
+        token: that every request must bear; None: none"""
 
     hosts: Sequence[str]
     token: str | None = None

@@ -49,10 +49,10 @@ class Changed:
 @dataclass(frozen=True)
 class FeedState:
     """
-    heard_at_ms  of the last event; None: none was heard yet
-    failure      why the queue cannot be read; None: it can
-    since_ms     of the first time that it could not
-    """
+    Attributes:
+        heard_at_ms: of the last event; None: none was heard yet
+        failure: why the queue cannot be read; None: it can
+        since_ms: of the first time that it could not"""
 
     heard_at_ms: int | None = None
     failure: str | None = None

@@ -21,11 +21,11 @@ from launcher.outcomes import NothingToDo, Succeeded
 @dataclass
 class Attempt:
     """
-    launching_at_ms, launched_at_ms  when it took its number, and when its cluster had it; the latter None: never
-    ended_at_ms     None: it runs
-    ended_well      None: it runs, or another dispatcher found it gone
-    bundle          of the sessions that shared its launch; None: it had a launch of its own
-    """
+    Attributes:
+        launching_at_ms, launched_at_ms: when it took its number, and when its cluster had it; the latter None: never
+        ended_at_ms: None: it runs
+        ended_well: None: it runs, or another dispatcher found it gone
+        bundle: of the sessions that shared its launch; None: it had a launch of its own"""
 
     number: int
     launching_at_ms: int

@@ -79,12 +79,12 @@ class QueueCounts:
 @dataclass(frozen=True)
 class Now:
     """
-    sessions     some of those that run, by their job run
-    ingests      that signal in this state, and have within a day
-    keepers      when a keeper last looked at the tables of each lake, in ms; without those that have not for a day
-    unsent       by lake, decisions of keepers that the queue had not taken by then
-    queue        None: it is not known where the queue is
-    """
+    Attributes:
+        sessions: some of those that run, by their job run
+        ingests: that signal in this state, and have within a day
+        keepers: when a keeper last looked at the tables of each lake, in ms; without those that have not for a day
+        unsent: by lake, decisions of keepers that the queue had not taken by then
+        queue: None: it is not known where the queue is"""
 
     job_runs: tuple[JobRunView, ...]
     sessions: dict[str, tuple[SessionView, ...]]
@@ -120,11 +120,11 @@ def _by_trouble(view: JobRunView) -> tuple[bool, bool, bool, float]:
 @dataclass(frozen=True)
 class OneJobRun:
     """
-    state      the fold of its log
-    courses    by session
-    events     those of its log, the latest
-    last_retry  the job run that runs it again; None: there is none
-    """
+    Attributes:
+        state: the fold of its log
+        courses: by session
+        events: those of its log, the latest
+        last_retry: the job run that runs it again; None: there is none"""
 
     view: JobRunView
     state: JobRunState

@@ -181,10 +181,10 @@ RATE_SHARES = {Rank.OPEN_NOW: 0.5, Rank.ONE_THING: 0.3, Rank.OVERVIEW: 0.2}
 @dataclass(frozen=True)
 class Reading(Generic[ValueT]):
     """
-    at_ms     when it was read
-    failure   why it could not be read again; None: it could
-    since_ms  of the first time that it could not
-    """
+    Attributes:
+        at_ms: when it was read
+        failure: why it could not be read again; None: it could
+        since_ms: of the first time that it could not"""
 
     value: ValueT
     at_ms: int
@@ -217,9 +217,9 @@ class SharedReadings:
         self, store: ObjectStore, requests_a_second: float, clock: Clock, patience_seconds: float | None = None
     ) -> None:
         """
-        requests_a_second  on average, however many viewers there are
-        patience_seconds   after which who looks again gets what there is, while it is read; None: everybody waits
-        """
+        Args:
+            requests_a_second: on average, however many viewers there are
+            patience_seconds: after which who looks again gets what there is, while it is read; None: everybody waits"""
         self.store = CountedStore(store)
         self._patience_seconds = patience_seconds
         self._requests_a_second = requests_a_second

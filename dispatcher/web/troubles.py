@@ -24,11 +24,11 @@ LATELY_SECONDS = 86_400
 @dataclass(frozen=True)
 class PageTrouble:
     """
-    what     a sentence, with ids as they are: not printable
-    since_ms  None: not known
-    command  to copy; None: there is none
-    link     a page with more of it
-    """
+    Attributes:
+        what: a sentence, with ids as they are: not printable
+        since_ms: None: not known
+        command: to copy; None: there is none
+        link: a page with more of it"""
 
     what: str
     since_ms: int | None = None

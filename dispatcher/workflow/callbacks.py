@@ -43,8 +43,9 @@ class Callbacks(Protocol):
 class ExecutionLength:
     """
     events in its history so far: the service ends an execution at 25,000
-    started_at_ms  by the service's clock
-    """
+
+    Attributes:
+        started_at_ms: by the service's clock"""
 
     events: int
     started_at_ms: int

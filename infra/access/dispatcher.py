@@ -27,10 +27,10 @@ from infra.permissions import Part, Permission, actions
 class SparkRoles:
     """ARNs of the roles that a dispatcher passes to EMR, and of the application, if there is one.
 
-    service      EMR's own, None on EMR Serverless
-    job          of the Spark jobs
-    application  of EMR Serverless
-    """
+    Attributes:
+        service: EMR's own, None on EMR Serverless
+        job: of the Spark jobs
+        application: of EMR Serverless"""
 
     service: str | None
     job: str

@@ -44,11 +44,11 @@ class Folder:
 class Places:
     """ARNs, which may be CloudFormation's own expressions.
 
-    arn_head  `arn:aws:{service}:region:account:` with the service left out, as `arn(...)` takes it
-    files     outside of the lakes, which the lakes' logs may name
-    landing   where files land that announce themselves
-    log_groups  of the stage's containers
-    """
+    Attributes:
+        arn_head: `arn:aws:{service}:region:account:` with the service left out, as `arn(...)` takes it
+        files: outside of the lakes, which the lakes' logs may name
+        landing: where files land that announce themselves
+        log_groups: of the stage's containers"""
 
     partition: str
     region: str

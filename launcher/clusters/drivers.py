@@ -144,11 +144,11 @@ KILLED = "was killed (SIGKILL), as the system does where memory runs out"
 @dataclass(frozen=True, kw_only=True)
 class DriverSettings:
     """
-    work_folder         for records, output and scratch files
-    stop_seconds        from asking a job to end to killing it
-    unattended_seconds  after which a job that no dispatcher observes is ended
-    logs_kept           of jobs that did not succeed
-    """
+    Attributes:
+        work_folder: for records, output and scratch files
+        stop_seconds: from asking a job to end to killing it
+        unattended_seconds: after which a job that no dispatcher observes is ended
+        logs_kept: of jobs that did not succeed"""
 
     work_folder: Path
     stop_seconds: float = 10.0

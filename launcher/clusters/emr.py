@@ -45,9 +45,9 @@ class EmrCluster:
 
     def __init__(self, service: EmrService, settings: EmrSettings, room: ClusterRoom, owner: str, clock: Clock) -> None:
         """
-        room   what a session's cluster is chosen from
-        owner  name of the dispatcher, for the tag of the cluster's owner
-        """
+        Args:
+            room: what a session's cluster is chosen from
+            owner: name of the dispatcher, for the tag of the cluster's owner"""
         self._service = service
         self._settings = settings
         self._room = room

@@ -34,12 +34,12 @@ _MASTER = re.compile(r"spark://(?P<hosts>[^\s/,:]+:[0-9]{1,5}(?:,[^\s/,:]+:[0-9]
 @dataclass(frozen=True, kw_only=True)
 class LocalClusterSettings(DriverSettings):
     """
-    resources            of one session
-    driver_memory_bytes  the JVM's heap
-    spark_home           a folder with bin/spark-submit
-    java_home            of a Java that this Spark runs on
-    environment          environment that the processes inherit
-    """
+    Attributes:
+        resources: of one session
+        driver_memory_bytes: the JVM's heap
+        spark_home: a folder with bin/spark-submit
+        java_home: of a Java that this Spark runs on
+        environment: environment that the processes inherit"""
 
     resources: Resources
     driver_memory_bytes: int
@@ -64,12 +64,12 @@ def session_resources(share: Resources, driver_memory_bytes: int, work_folder: P
 @dataclass(frozen=True, kw_only=True)
 class StandaloneClusterSettings(LocalClusterSettings):
     """
-    resources       all tasks of a session's executors, and the memory of each
-    master_url      spark://host:port; several masters as spark://a:7077,b:7077
-    archive         the environment of the executors' Python workers, a file of this machine
-    executor_cores  tasks of one executor, None: all cores of a worker
-    driver_host     by which executors reach the driver, None: this machine's host name
-    """
+    Attributes:
+        resources: all tasks of a session's executors, and the memory of each
+        master_url: spark://host:port; several masters as spark://a:7077,b:7077
+        archive: the environment of the executors' Python workers, a file of this machine
+        executor_cores: tasks of one executor, None: all cores of a worker
+        driver_host: by which executors reach the driver, None: this machine's host name"""
 
     master_url: str
     archive: Path

@@ -72,12 +72,12 @@ OUTPUTS_KEPT = 50
 @dataclass(frozen=True)
 class WorkersSettings:
     """
-    pool          how many, and the memory of a session in each
-    memory_bytes  that one worker may hold in all
-    work_folder   where their output goes (workers/)
-    environment   that they inherit
-    jobs_max      of one worker, before it is replaced
-    """
+    Attributes:
+        pool: how many, and the memory of a session in each
+        memory_bytes: that one worker may hold in all
+        work_folder: where their output goes (workers/)
+        environment: that they inherit
+        jobs_max: of one worker, before it is replaced"""
 
     pool: WorkerPool
     memory_bytes: int
@@ -357,9 +357,9 @@ def seconds_until_ready(idle_seconds: Iterable[float | None], start_seconds: flo
     Worked: of workers that start in 2 s, one that was started 1.5 s ago: 0.5 s, and 3 s ago: 0.1 s; none: 2
     s; one that is ready: 0 s.
 
-    idle_seconds   of each idle worker, the seconds since its start; None: it is ready
-    start_seconds  what the start of a worker takes
-    """
+    Args:
+        idle_seconds: of each idle worker, the seconds since its start; None: it is ready
+        start_seconds: what the start of a worker takes"""
     left = (0.0 if seconds is None else max(start_seconds - seconds, START_LEFT_SECONDS) for seconds in idle_seconds)
     return min(left, default=start_seconds)
 

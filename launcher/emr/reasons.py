@@ -32,10 +32,10 @@ KILLED_EXIT_CODE = 137
 @dataclass(frozen=True)
 class _Rule:
     """
-    codes        prefixes, of which one matches
-    words        of which one is in the message, ignoring case
-    no_capacity  there was no capacity, so that nothing ran
-    """
+    Attributes:
+        codes: prefixes, of which one matches
+        words: of which one is in the message, ignoring case
+        no_capacity: there was no capacity, so that nothing ran"""
 
     kind: ErrorKind
     sentence: str

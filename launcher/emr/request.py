@@ -56,9 +56,9 @@ SPOT_TIMEOUT_MINUTES = 10
 class ClusterLaunch:
     """One attempt in requests to AWS.
 
-    tags  by which a sweep identifies our clusters
-    plan  of its cluster
-    """
+    Attributes:
+        tags: by which a sweep identifies our clusters
+        plan: of its cluster"""
 
     job: SparkJob
     tags: Mapping[str, str]
@@ -70,8 +70,8 @@ def run_job_flow_request(
 ) -> JsonObject:
     """The whole request. Equal values, equal requests.
 
-    equivalent_types  instance types of as many vCPU and as much memory as the plan's, for fleets
-    """
+    Args:
+        equivalent_types: instance types of as many vCPU and as much memory as the plan's, for fleets"""
     fleet_types = (launch.plan.instance_type, *equivalent_types) if settings.use_fleets else ()
     request: JsonObject = {
         "Name": launch.job.name,

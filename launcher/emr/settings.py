@@ -52,8 +52,8 @@ def state_digest(state: StoreLocation) -> str:
 def tags_of(job: SparkJob, owner: str, own: Mapping[str, str]) -> dict[str, str]:
     """The tags of an attempt: the user's `own`, and ours, which win.
 
-    owner  the dispatcher that launched it
-    """
+    Args:
+        owner: the dispatcher that launched it"""
     ours = {
         STATE_TAG: state_digest(job.state),
         **_plan_tags(job.plan_key),
@@ -121,12 +121,12 @@ class SecurityGroups(Document):
 class _OnAws(Document):
     """The settings of both kinds.
 
-    archive_uri    the environment that `lithify archive` packs, uploaded
-    log_uri        a folder, for the logs of clusters and of Spark
-    tags           the user's own, beside Lithify's
-    spark_settings  of the user's, for the Spark job
-    endpoint_url   of the service, if it is not AWS's own
-    """
+    Attributes:
+        archive_uri: the environment that `lithify archive` packs, uploaded
+        log_uri: a folder, for the logs of clusters and of Spark
+        tags: the user's own, beside Lithify's
+        spark_settings: of the user's, for the Spark job
+        endpoint_url: of the service, if it is not AWS's own"""
 
     region: str
     archive_uri: str
@@ -153,15 +153,15 @@ class _OnAws(Document):
 
 class EmrSettings(_OnAws):
     """
-    release_label           of EMR, emr-7.0.0 or later, or emr-spark-8.0.0 or later
-    subnet_ids              several: EMR chooses one by its capacity, and launches fleets
-    service_role            of EMR itself, by name or ARN
-    instance_profile        of the nodes: it must read and write lake and state, and read the archive
-    security_groups         None: EMR makes its own
-    use_fleets              whether instance fleets choose among instance types that are alike, and cost no more where
-                            money is limited; else groups of one type
-    idle_seconds            after which a cluster without a step ends, if no dispatcher ends it
-    """
+    Attributes:
+        release_label: of EMR, emr-7.0.0 or later, or emr-spark-8.0.0 or later
+        subnet_ids: several: EMR chooses one by its capacity, and launches fleets
+        service_role: of EMR itself, by name or ARN
+        instance_profile: of the nodes: it must read and write lake and state, and read the archive
+        security_groups: None: EMR makes its own
+        use_fleets: whether instance fleets choose among instance types that are alike, and cost no more where money is
+            limited; else groups of one type
+        idle_seconds: after which a cluster without a step ends, if no dispatcher ends it"""
 
     kind: Literal["emr"]
     release_label: str
@@ -204,11 +204,11 @@ class EmrSettings(_OnAws):
 
 class EmrServerlessSettings(_OnAws):
     """
-    application_id      of an application of type Spark, which exists already
-    execution_role_arn  of the jobs: it must read and write lake and state, and read archive and program
-    program_uri         compactor/main.py of the archive's release, uploaded
-    timeout_minutes     after which the service ends a job run
-    """
+    Attributes:
+        application_id: of an application of type Spark, which exists already
+        execution_role_arn: of the jobs: it must read and write lake and state, and read archive and program
+        program_uri: compactor/main.py of the archive's release, uploaded
+        timeout_minutes: after which the service ends a job run"""
 
     kind: Literal["emr_serverless"]
     application_id: str

@@ -80,14 +80,14 @@ CLUSTER_START_SECONDS = 420.0
 class ClusterLimits:
     """The limits of one session.
 
-    nodes_min      worker nodes at least
-    nodes_max      worker nodes at most, the cluster's growth included
-    vcpus_max      of all worker nodes; None: as many as `nodes_max` nodes have
-    usd_max        that a session may be expected to cost; None: any
-    spot_share     share of worker nodes on Spot, which AWS may take away; at least one node is not
-    start_seconds  from the request for a cluster to its first task
-    start_late_seconds  beyond that and 10 %, that it may be late
-    """
+    Attributes:
+        nodes_min: worker nodes at least
+        nodes_max: worker nodes at most, the cluster's growth included
+        vcpus_max: of all worker nodes; None: as many as `nodes_max` nodes have
+        usd_max: that a session may be expected to cost; None: any
+        spot_share: share of worker nodes on Spot, which AWS may take away; at least one node is not
+        start_seconds: from the request for a cluster to its first task
+        start_late_seconds: beyond that and 10 %, that it may be late"""
 
     nodes_min: int = 1
     nodes_max: int = 100
@@ -114,10 +114,10 @@ class ClusterLimits:
 class ClusterRoom:
     """The settings from which a cluster is chosen.
 
-    warnings    of its prices, which plans repeat
-    serverless  it is made of workers of EMR Serverless; an instance type says what a task has
-    start_note, place_factors  as in `Resources`
-    """
+    Attributes:
+        warnings: of its prices, which plans repeat
+        serverless: it is made of workers of EMR Serverless; an instance type says what a task has
+        start_note, place_factors: as in `Resources`"""
 
     limits: ClusterLimits = field(default_factory=ClusterLimits)
     prices: PriceList = BUILT_IN
@@ -183,10 +183,10 @@ class _TooSmall:
 class ChosenCluster:
     """The chosen cluster of a session.
 
-    resources   of the cluster, for the session's plan
-    sizing      of the session on it
-    arithmetic  of the choice, a sentence each
-    """
+    Attributes:
+        resources: of the cluster, for the session's plan
+        sizing: of the session on it
+        arithmetic: of the choice, a sentence each"""
 
     plan: ClusterPlan
     resources: Resources

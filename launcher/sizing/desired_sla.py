@@ -16,9 +16,9 @@ the same until it matters, because each new plan takes a number."""
 @dataclass(frozen=True)
 class DesiredSla:
     """
-    seconds       asked for, from the acceptance
-    gone_seconds  of them until this plan, without pauses: waited, or taken by earlier attempts
-    """
+    Attributes:
+        seconds: asked for, from the acceptance
+        gone_seconds: of them until this plan, without pauses: waited, or taken by earlier attempts"""
 
     seconds: float
     gone_seconds: float = 0.0

@@ -32,12 +32,12 @@ PRICES_DAYS_MAX = 366
 
 class InstanceType(Document):
     """
-    network_gbps        sustained, not in bursts
-    local_disk_gib      of its own disks, in all; 0: none
-    on_demand_usd_hour  EC2's price for Linux
-    emr_usd_hour        EMR's surcharge
-    spot_usd_hour       for an instance on Spot; None: as on demand, which it never exceeds
-    """
+    Attributes:
+        network_gbps: sustained, not in bursts
+        local_disk_gib: of its own disks, in all; 0: none
+        on_demand_usd_hour: EC2's price for Linux
+        emr_usd_hour: EMR's surcharge
+        spot_usd_hour: for an instance on Spot; None: as on demand, which it never exceeds"""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
 
@@ -130,9 +130,9 @@ class PriceList(Document):
 class _Family:
     """An instance family; its members differ by size. Prices are of the xlarge, with 4 vCPUs and 32 GiB.
 
-    emr_usd_hour_max  EMR's surcharge is a quarter of EC2's price, for older families up to this much
-    disk_gib          of the xlarge's local disks
-    """
+    Attributes:
+        emr_usd_hour_max: EMR's surcharge is a quarter of EC2's price, for older families up to this much
+        disk_gib: of the xlarge's local disks"""
 
     name: str
     usd_hour: float
@@ -181,8 +181,8 @@ BUILT_IN = PriceList(
 def parse_price_list(body: bytes, where: str, today: date) -> PriceList:
     """A price list of the user's. Raises `Invalid`, with every reason, for one that is not valid.
 
-    where  the name of the list in reasons
-    """
+    Args:
+        where: the name of the list in reasons"""
     try:
         prices = PriceList.model_validate_json(body)
     except ValidationError as error:

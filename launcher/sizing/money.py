@@ -83,9 +83,9 @@ def cost_used(
 ) -> Cost:
     """Of a session that has ended: each of its attempts had a cluster of its own, which is paid for a minute at least.
 
-    attempt_seconds  from each attempt's launch to its end, the cluster's start included; at least one
-    use              of the last attempt's nodes; None: it was not read, and counts as planned
-    """
+    Args:
+        attempt_seconds: from each attempt's launch to its end, the cluster's start included; at least one
+        use: of the last attempt's nodes; None: it was not read, and counts as planned"""
     each = [cost_of(plan.rates, seconds, plan.start_seconds, StoreUse()) for seconds in attempt_seconds]
     last = cost_of(plan.rates, attempt_seconds[-1], plan.start_seconds, store)
     last = last if use is None or plan.rates.units is None else _by_use(last, plan.rates.units, use)
@@ -131,8 +131,8 @@ def shared_by(plan: ClusterPlan, end_seconds: Sequence[float], stores: Sequence[
 
     Worked: $1 an hour, and ends after 450 and 900 s: $0.125 each, at $1 and at $0.50 an hour.
 
-    end_seconds, stores  of each session: predicted end since the request for the cluster, and use of S3
-    """
+    Args:
+        end_seconds, stores: of each session: predicted end since the request for the cluster, and use of S3"""
     free_seconds = 0.0 if plan.rates.start_is_paid else plan.start_seconds
     whole_seconds = max(max(end_seconds) - free_seconds, SECONDS_MIN)
     return tuple(

@@ -53,10 +53,10 @@ def driver_vcpus_of(driver_gib: int) -> int:
 def serverless_rates(prices: PriceList, executors: int, disk_gib: int, driver_gib: int) -> PaidRates:
     """Raises `Invalid` if the list has no prices of EMR Serverless.
 
-    disk_gib, driver_gib  of each executor; memory of the driver's JVM and its Python together
+    Args:
+        disk_gib, driver_gib: of each executor; memory of the driver's JVM and its Python together
 
-    Worked: 8 executors of 2 vCPU and 16 GB, a driver of 2 vCPU and 8 GB, at $0.052624 and $0.0057785 an hour: $1.73.
-    """
+    Worked: 8 executors of 2 vCPU and 16 GB, a driver of 2 vCPU and 8 GB, at $0.052624 and $0.0057785 an hour: $1.73."""
     if prices.serverless is None:
         raise Invalid(f"the prices of {prices.region} have none of EMR Serverless: add serverless to the price file")
     each = prices.serverless

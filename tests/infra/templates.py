@@ -138,8 +138,8 @@ def stage_table() -> Iterator[str]:
 
 
 def _explained(docstring: str) -> Iterator[tuple[list[str], str]]:
-    """Names, and what they mean, which may go on in indented lines."""
-    entry = r"^(\w+(?:, \w+)*) +(\S.*(?:\n +\S.*)*)"
+    """Names, and what they mean, which may go on in lines that are indented further."""
+    entry = r"^ {4}(\w+(?:, \w+)*): (\S.*(?:\n {8}\S.*)*)"
     for found in re.finditer(entry, docstring, re.M):
         yield found[1].split(", "), " ".join(found[2].split())
 

@@ -10,8 +10,8 @@ from enum import Enum
 WIDTH = 88
 """A longer signature has a line a parameter."""
 
-_ENTRY = re.compile(r"(\w[\w, ]*?) {2,}(\S.*)")
-_NAMES = re.compile(r"\w+(?:, \w+)+")
+_SECTIONS = ("Args:", "Attributes:")
+_ENTRY = re.compile(r" {4}(\w[\w, ]*?): (\S.*)")
 
 
 def paragraph(text: str) -> str:
@@ -21,22 +21,20 @@ def paragraph(text: str) -> str:
 
 
 def markdown(docstring: str) -> Iterator[str]:
-    """Paragraphs, a blank line before each; where one explains names in two columns, a list of them."""
+    """Paragraphs, a blank line before each; a section that explains names becomes a list of them."""
     for each in inspect.cleandoc(docstring).split("\n\n"):
         lines = each.splitlines()
         if lines:
-            yield from ("", *_entries(lines)) if _ENTRY.fullmatch(lines[0]) else ("", paragraph(each))
+            yield from ("", *_entries(lines[1:])) if lines[0] in _SECTIONS else ("", paragraph(each))
 
 
 def _entries(lines: list[str]) -> Iterator[str]:
-    """A name begins an entry, as do several on a line of their own; other lines go on with the last one."""
+    """A name begins an entry; other lines go on with the last one."""
     entries: list[tuple[str, str]] = []
     for line in lines:
         entry = _ENTRY.fullmatch(line)
         if entry is not None:
             entries.append((entry[1], entry[2]))
-        elif _NAMES.fullmatch(line):
-            entries.append((line, ""))
         else:
             names, text = entries.pop()
             entries.append((names, f"{text} {line.strip()}"))

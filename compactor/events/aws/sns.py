@@ -53,8 +53,8 @@ class SnsSink:
     def open(cls, topic_arn: str, clock: Clock, *, endpoint_url: str | None = None, patient: bool = True) -> SnsSink:
         """The topic's region is part of its ARN. Raises `Invalid` for anything but a topic's ARN.
 
-        patient  whether a call may retry for long; if not, it takes some seconds at most
-        """
+        Args:
+            patient: whether a call may retry for long; if not, it takes some seconds at most"""
         parts = topic_arn.split(":")
         if len(parts) < 6 or parts[2] != "sns":
             raise Invalid(f"{topic_arn!r} is no SNS topic: write arn:aws:sns:region:account:name")

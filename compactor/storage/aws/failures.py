@@ -97,7 +97,8 @@ def translated(failure: str) -> Iterator[None]:
     """While the context is open, an error of boto3 becomes `Denied` (credentials, clock, rights), `Invalid` (no such
     resource, or a malformed request) or `Unavailable` (no answer, overloaded).
 
-    failure  begins the sentence: "queue https://... cannot be read"
+    Args:
+        failure: begins the sentence: "queue https://... cannot be read"
     """
     try:
         yield

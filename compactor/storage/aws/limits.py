@@ -21,12 +21,12 @@ AnswerT = TypeVar("AnswerT")
 @dataclass(frozen=True)
 class RequestLimits:
     """
-    connect_seconds       for a connection
-    answer_seconds        for an answer without its body, and between two pieces of a body
-    bytes_per_second_min  a body gets so much longer as it has bytes
-    tries_max             of a request that may be repeated, the first one included
-    repeat_seconds_max    a request that began longer ago is not repeated
-    """
+    Attributes:
+        connect_seconds: for a connection
+        answer_seconds: for an answer without its body, and between two pieces of a body
+        bytes_per_second_min: a body gets so much longer as it has bytes
+        tries_max: of a request that may be repeated, the first one included
+        repeat_seconds_max: a request that began longer ago is not repeated"""
 
     connect_seconds: float = 5.0
     answer_seconds: float = 20.0

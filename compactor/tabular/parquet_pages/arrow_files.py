@@ -43,9 +43,9 @@ def arrow_schema_of(parquet: pq.ParquetFile) -> pa.Schema:
 class OpenParquet:
     """An open Parquet file.
 
-    remote  of a remote one, its file object: that behind `opened`, unless it is in memory whole
-    known   what it was opened with
-    """
+    Attributes:
+        remote: of a remote one, its file object: that behind `opened`, unless it is in memory whole
+        known: what it was opened with"""
 
     parquet: pq.ParquetFile
     opened: pa.NativeFile
@@ -102,8 +102,8 @@ def open_mapped(source: Source) -> Iterator[tuple[OpenParquet, mmap.mmap | None]
 class KnownFooter:
     """The footer of a file that was opened before, and how it is opened now.
 
-    dictionaries  columns of text that Arrow returns as dictionaries, as they are stored
-    """
+    Attributes:
+        dictionaries: columns of text that Arrow returns as dictionaries, as they are stored"""
 
     metadata: pq.FileMetaData
     schema: pa.Schema

@@ -77,8 +77,8 @@ def _within_a_window(chunks: Sequence[ChunkPages]) -> list[Span]:
 class ChunkPages:
     """The pages of one column chunk. Where they begin is remembered as far as it was looked for.
 
-    start, end  of the chunk in its file
-    """
+    Attributes:
+        start, end: of the chunk in its file"""
 
     def __init__(self, chunk: pq.ColumnChunkMetaData, start: int, end: int, read: ReadBytes) -> None:
         self.chunk = chunk
@@ -153,8 +153,8 @@ def read_rows(
 ) -> ReadColumn:
     """Chosen rows of a column: of each of these chunks those rows, which ascend.
 
-    in_place  the bytes of the whole file: values that lie in them as they are, are not copied
-    """
+    Args:
+        in_place: the bytes of the whole file: values that lie in them as they are, are not copied"""
     stays = in_place is not None and can_stay_in_place(column_type, [pages.chunk for pages, _ in groups])
     reader = ColumnReader(column_type, in_place if stays else None)
     size = sum(_plain_bytes(pages.chunk, len(rows)) for pages, rows in groups)

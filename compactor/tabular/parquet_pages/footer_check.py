@@ -75,8 +75,8 @@ _TAIL_BYTES = 8
 def check_footer(metadata: pq.FileMetaData, opened: pa.NativeFile) -> None:
     """Raises `pa.ArrowInvalid`, naming the column, for a footer at which PyArrow would end the process.
 
-    opened  the file that the metadata are of
-    """
+    Args:
+        opened: the file that the metadata are of"""
     footer_bytes = metadata.serialized_size
     footer = opened.read_at(footer_bytes, opened.size() - _TAIL_BYTES - footer_bytes)
     try:

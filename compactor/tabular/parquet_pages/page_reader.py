@@ -64,10 +64,10 @@ _SUPPORTED_PHYSICAL_TYPES = frozenset(each.name for each in PHYSICAL_TYPES_READ)
 class ColumnType:
     """A column's type in the file's schema.
 
-    physical      Parquet's physical type
-    width         bytes of a plain value in memory, 1 for a boolean; 0: byte arrays, each with its length before it
-    logical_type  Parquet's logical type
-    """
+    Attributes:
+        physical: Parquet's physical type
+        width: bytes of a plain value in memory, 1 for a boolean; 0: byte arrays, each with its length before it
+        logical_type: Parquet's logical type"""
 
     name: str
     physical: str
@@ -133,8 +133,8 @@ def decoded_bytes(column_type: ColumnType, chunk: pq.ColumnChunkMetaData) -> int
 class Values:
     """Plain values. Value v is data[starts[v]:ends[v]]; a byte array includes the length before it.
 
-    spans  starts and ends, int64 (values,) each; None: the values are contiguous, and all have this width
-    """
+    Attributes:
+        spans: starts and ends, int64 (values,) each; None: the values are contiguous, and all have this width"""
 
     data: Bytes
     width: int
@@ -164,10 +164,10 @@ class Values:
 class ReadColumn:
     """A column of one file.
 
-    values  without codes: those of the rows that are not null, in file order; with codes: the dictionary
-    codes   uint32: the dictionary code of each row that is not null; None: there is no dictionary
-    valid   (rows,): which rows are not null; None: all
-    """
+    Attributes:
+        values: without codes: those of the rows that are not null, in file order; with codes: the dictionary
+        codes: uint32: the dictionary code of each row that is not null; None: there is no dictionary
+        valid: (rows,): which rows are not null; None: all"""
 
     column_type: ColumnType
     values: Values
@@ -208,10 +208,10 @@ def can_stay_in_place(column_type: ColumnType, chunks: Sequence[pq.ColumnChunkMe
 class Page:
     """The header of a page, checked.
 
-    rows        of a data page; 0 for a dictionary
-    start, end  of its body, in the bytes that the header was read from
-    plain_size  bytes of the body when it is decompressed
-    """
+    Attributes:
+        rows: of a data page; 0 for a dictionary
+        start, end: of its body, in the bytes that the header was read from
+        plain_size: bytes of the body when it is decompressed"""
 
     header: Struct
     kind: PageType
@@ -239,9 +239,9 @@ class Page:
 class StoredPage:
     """A data page that is going to be decoded.
 
-    end         of its body in the file
-    dictionary  of its column chunk, as far as there is one
-    """
+    Attributes:
+        end: of its body in the file
+        dictionary: of its column chunk, as far as there is one"""
 
     page: Page
     body: memoryview
@@ -287,8 +287,8 @@ def read_page(chunk: pq.ColumnChunkMetaData, rows_before: int, data: memoryview,
 class ColumnReader:
     """Collects the pages of a column: as dictionary codes as long as all pages have them, otherwise as plain values.
 
-    in_place  the file's bytes, if all pages hold byte arrays that need not be copied
-    """
+    Attributes:
+        in_place: the file's bytes, if all pages hold byte arrays that need not be copied"""
 
     def __init__(self, column_type: ColumnType, in_place: Bytes | None) -> None:
         self._column_type = column_type
@@ -316,8 +316,8 @@ class ColumnReader:
     def add_page(self, stored: StoredPage, size: int) -> None:
         """Adds all rows of a data page.
 
-        size  of all plain values that will be added, by the footer: only the initial allocation
-        """
+        Args:
+            size: of all plain values that will be added, by the footer: only the initial allocation"""
         page, body = stored.page, stored.body
         if self._in_place is not None:
             stored.check_in_place()

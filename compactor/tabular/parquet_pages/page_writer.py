@@ -59,9 +59,9 @@ from compactor.tabular.parquet_pages.thrift import (
 class ColumnChunk:
     """A column chunk ready to be written: its bytes in order, and its metadata for the footer.
 
-    plain_size  bytes before compression
-    metadata    Parquet's ColumnMetaData, with offsets from the start of the bytes
-    """
+    Attributes:
+        plain_size: bytes before compression
+        metadata: Parquet's ColumnMetaData, with offsets from the start of the bytes"""
 
     pieces: Sequence[bytes | pa.Buffer]
     size: int

@@ -92,10 +92,11 @@ class RowGroup:
 class ParquetRows:
     """The rows of an open file, which can be taken in any order.
 
-    schema         which of the given schemas the file has
-    bytes_per_row  average memory of a row, as encoded in the file
-    decoded_bytes  memory of all columns decoded, as `take` keeps them, of the row groups that have a row of `bounds`
-    """
+    Attributes:
+        schema: which of the given schemas the file has
+        bytes_per_row: average memory of a row, as encoded in the file
+        decoded_bytes: memory of all columns decoded, as `take` keeps them, of the row groups that have a row of
+            `bounds`"""
 
     def __init__(
         self,
