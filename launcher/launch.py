@@ -74,7 +74,7 @@ from launcher.outcomes import Cancelled, Failed, SessionEnd, Succeeded
 from launcher.plan import Room
 from launcher.poller import AnyPoller
 from launcher.progress import SessionLogs, folder_of, progress_of
-from launcher.retrying import GiveUp, RetryPolicy, Setbacks, TryAgain, what_follows
+from launcher.retrying import FailureCounts, GiveUp, RetryPolicy, TryAgain, what_follows
 from launcher.spark_job import (
     ClusterReference,
     JobFailed,
@@ -202,15 +202,15 @@ class Settlement:
         self,
         session_id: str,
         attempt: int,
-        setbacks: Setbacks,
+        failure_counts: FailureCounts,
         failed: AttemptFailed,
         *,
         was_launched: bool = True,
         blames_session: bool = False,
     ) -> None:
         """`blames_session`: the failure may be its own, and is kept from others. A service is away for all of them."""
-        setbacks = setbacks.after(failed.error_kind, self._at_ms, progressed=failed.progressed)
-        match what_follows(failed.error_kind, setbacks, self._at_ms, self._retry, self._chance):
+        failure_counts = failure_counts.after(failed.error_kind, self._at_ms, progressed=failed.progressed)
+        match what_follows(failed.error_kind, failure_counts, self._at_ms, self._retry, self._chance):
             case GiveUp(why):
                 reasons = failed.reasons if why is None else (*failed.reasons, why)
                 self.ends[session_id] = Failed(attempt=attempt, error_kind=failed.error_kind, reasons=reasons)
@@ -482,7 +482,7 @@ class LaunchRun:
             if isinstance(outcome, AttemptFailed):
                 blames = blames_sessions and self._launch.bundle_id is not None
                 settlement.add_failed(
-                    member.session_id, member.attempt, member.setbacks, outcome, blames_session=blames
+                    member.session_id, member.attempt, member.failure_counts, outcome, blames_session=blames
                 )
             else:
                 settlement.ends[member.session_id] = timed = self._timed(outcome)

@@ -11,17 +11,17 @@ from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.spec import SessionPlan
 from compactor.sessions.session_log import Heartbeat, SessionLog
 from launcher.outcomes import SessionEnd
-from launcher.retrying import Setbacks
+from launcher.retrying import FailureCounts
 from launcher.spark_job import ClusterReference
 
 
 @dataclass(frozen=True)
 class Member:
-    """An attempt at a session. `setbacks`: of its earlier attempts."""
+    """An attempt at a session. `failure_counts`: of its earlier attempts."""
 
     attempt: int
     plan: SessionPlan
-    setbacks: Setbacks = field(default_factory=Setbacks)
+    failure_counts: FailureCounts = field(default_factory=FailureCounts)
 
     @property
     def session_id(self) -> str:

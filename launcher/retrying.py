@@ -48,7 +48,7 @@ class RetryPolicy:
 
 
 @dataclass(frozen=True)
-class Setbacks:
+class FailureCounts:
     """The failures of a session so far, under all dispatchers.
 
     Attributes:
@@ -66,7 +66,7 @@ class Setbacks:
     fenced: int = 0
     unwatched: int = 0
 
-    def after(self, error_kind: ErrorKind, at_ms: int | None, *, progressed: bool) -> Setbacks:
+    def after(self, error_kind: ErrorKind, at_ms: int | None, *, progressed: bool) -> FailureCounts:
         """Adds one more attempt with this end. `at_ms` None: unknown."""
         before = replace(self, failures=0, outages=0, outage_since_ms=None, fenced=0) if progressed else self
         before = replace(before, unwatched=0)
@@ -99,22 +99,22 @@ class TryAgain:
 
 
 def what_follows(
-    error_kind: ErrorKind, setbacks: Setbacks, at_ms: int, policy: RetryPolicy, chance: float
+    error_kind: ErrorKind, failure_counts: FailureCounts, at_ms: int, policy: RetryPolicy, chance: float
 ) -> TryAgain | GiveUp:
-    """`setbacks` include the attempt that has just failed; `chance`, from 0 to 1, chooses the pause."""
+    """`failure_counts` include the attempt that has just failed; `chance`, from 0 to 1, chooses the pause."""
     if error_kind.another_try is AnotherTry.NEVER:
         return GiveUp()
     if error_kind.another_try is AnotherTry.WITH_A_NEW_PLAN:
-        return TryAgain(policy.pause_seconds(setbacks.fenced, chance))
+        return TryAgain(policy.pause_seconds(failure_counts.fenced, chance))
     if error_kind.another_try is AnotherTry.LATER:
-        since_ms = at_ms if setbacks.outage_since_ms is None else setbacks.outage_since_ms
+        since_ms = at_ms if failure_counts.outage_since_ms is None else failure_counts.outage_since_ms
         seconds = (at_ms - since_ms) / 1000
         if seconds >= policy.patience_seconds:
             return GiveUp(
-                f"{setbacks.outages} attempts in {seconds / 3600:.1f} hours found no service: "
+                f"{failure_counts.outages} attempts in {seconds / 3600:.1f} hours found no service: "
                 "`lithify retry` runs the job run again once it answers"
             )
-        return TryAgain(policy.pause_seconds(setbacks.outages, chance))
-    if setbacks.failures >= policy.max_attempts:
+        return TryAgain(policy.pause_seconds(failure_counts.outages, chance))
+    if failure_counts.failures >= policy.max_attempts:
         return GiveUp()
-    return TryAgain(policy.pause_seconds(setbacks.failures, chance))
+    return TryAgain(policy.pause_seconds(failure_counts.failures, chance))

@@ -65,7 +65,7 @@ from launcher.plan import (
 )
 from launcher.poller import PollerSettings
 from launcher.progress import folder_of
-from launcher.retrying import RetryPolicy, Setbacks
+from launcher.retrying import FailureCounts, RetryPolicy
 from launcher.sizing.desired_sla import DesiredSla
 from launcher.spark_job import InFlight, JobVanished, job_name
 from launcher.verdict import WatchTimers
@@ -98,7 +98,7 @@ class SessionTask:
 
     Attributes:
         attempt: the last one launched, 0: none
-        setbacks: their failures
+        failure_counts: their failures
         in_flight: the last one, if its end is not recorded
         bundle_id: of its bundle, if it is in flight in one
         on_spark: it does not run in a worker
@@ -106,7 +106,7 @@ class SessionTask:
 
     spec: SessionSpec
     attempt: int = 0
-    setbacks: Setbacks = field(default_factory=Setbacks)
+    failure_counts: FailureCounts = field(default_factory=FailureCounts)
     in_flight: InFlight | None = None
     bundle_id: str | None = None
     on_spark: bool = False
@@ -199,7 +199,7 @@ class SessionLauncher:
             (task,) = tasks
             attempt = max(task.attempt, self._session_state(task).attempt)
             plan = self._read_plan(task, attempt)
-            return None if plan is None else self._launch_alone(task, Member(attempt, plan, task.setbacks))
+            return None if plan is None else self._launch_alone(task, Member(attempt, plan, task.failure_counts))
         key = BundleFolder(tasks[0].spec.job_run.job_run_id, tasks[0].bundle_id).plan.key
         body = self._store.read(key)
         return None if body is None else self._launch_together(BundlePlan.parse_durable(body, key), tasks)
@@ -255,7 +255,7 @@ class SessionLauncher:
         return self._start_alone(left[0], control) if len(tasks) == 1 else self._start_together(left, control)
 
     def _given_up(self, task: SessionTask) -> Failed | None:
-        unwatched = task.setbacks.unwatched
+        unwatched = task.failure_counts.unwatched
         if unwatched < self._dependencies.retry.max_unwatched:
             return None
         reason = f"it was launched {task.attempt} times, and {unwatched} times in a row its end was not observed"
@@ -271,7 +271,7 @@ class SessionLauncher:
                 planned = planned.model_copy(update={"error_kind": ErrorKind.OUT_OF_MEMORY, "reasons": reasons})
             self._settle_unplanned([(task, planned)], control)
             return LeftOpen.NONE
-        member = Member(self._write_plan(planned, task), planned, task.setbacks)
+        member = Member(self._write_plan(planned, task), planned, task.failure_counts)
         launch = self._launch_alone(task, member)
         wait_seconds = control.journal.wait_seconds(planned.cluster)
         if wait_seconds is not None:
@@ -285,7 +285,9 @@ class SessionLauncher:
     def _start_in_worker(self, tasks: Sequence[SessionTask], control: Control, workers: WorkerLaunches) -> LeftOpen:
         """Those that do not run there run again on Spark."""
         lake, pool = self._planners.open_lake(tasks[0].spec.job_run.lake).for_one_run(), workers.pool
-        planned = self._plan_each(tasks, lake, lambda task: workers.plan(task.spec, lake, pool, task.setbacks.failures))
+        planned = self._plan_each(
+            tasks, lake, lambda task: workers.plan(task.spec, lake, pool, task.failure_counts.failures)
+        )
         small = [each for _, each in planned if isinstance(each, SmallSession)]
         reruns = [RunAgain(task.session_id, on_spark=True) for task, each in planned if isinstance(each, LargeSession)]
         why_not = (
@@ -311,7 +313,7 @@ class SessionLauncher:
         (alone,) = members
         (task,) = [task for task in tasks if task.session_id in together]
         plan_alone = plan_of(alone, workers.start_seconds())
-        member = Member(self._write_plan(plan_alone, task), plan_alone, task.setbacks)
+        member = Member(self._write_plan(plan_alone, task), plan_alone, task.failure_counts)
         return self._run(self._launch_alone(task, member), room, control, workers.dependencies)
 
     def _plan_each(
@@ -378,7 +380,7 @@ class SessionLauncher:
         settlement = Settlement(self._dependencies.retry, self._clock)
         for task, found in planned:
             if isinstance(found, AttemptFailed):
-                settlement.add_failed(task.session_id, task.attempt, task.setbacks, found, was_launched=False)
+                settlement.add_failed(task.session_id, task.attempt, task.failure_counts, found, was_launched=False)
             elif isinstance(found, NothingToDo | Failed):
                 settlement.ends[task.session_id] = found
         settlement.write(control.journal)
@@ -393,10 +395,10 @@ class SessionLauncher:
             return None
 
     def _lack_of_memory(self, task: SessionTask) -> LackOfMemory | None:
-        if not task.setbacks.out_of_memory:
+        if not task.failure_counts.out_of_memory:
             return None
         first = self._read_plan(task, 1)
-        return LackOfMemory(task.setbacks.out_of_memory, first.hash_bucket_count if first is not None else 1)
+        return LackOfMemory(task.failure_counts.out_of_memory, first.hash_bucket_count if first is not None else 1)
 
     # -- what is stored
 
@@ -431,14 +433,14 @@ class SessionLauncher:
     def _launch_together(self, plan: BundlePlan, tasks: Sequence[SessionTask]) -> Launch:
         """Of a bundle's plan, the members that are tasks here."""
         job_run_id = tasks[0].spec.job_run.job_run_id
-        setbacks = {task.session_id: task.setbacks for task in tasks}
+        failure_counts = {task.session_id: task.failure_counts for task in tasks}
         name = job_name(
             with_region(self._store.location), job_run_id, f"{job_run_id}.bundle.{plan.bundle_id}", attempt=1
         )
         members = {
-            number: Member(member.attempt, member.plan, setbacks[member.plan.spec.session_id])
+            number: Member(member.attempt, member.plan, failure_counts[member.plan.spec.session_id])
             for number, member in enumerate(plan.members)
-            if member.plan.spec.session_id in setbacks
+            if member.plan.spec.session_id in failure_counts
         }
         key = BundleFolder(job_run_id, plan.bundle_id).plan.key
         return Launch(name, key, members, len(plan.members), plan.bundle_id)

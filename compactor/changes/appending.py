@@ -35,7 +35,7 @@ OF_UPSERTS, OF_DELETES = "upserts", "deletes"
 """The endings of the ids of the two deltas that a batch may be in a partition."""
 
 _WHAT_TO_DO = (
-    "nothing was appended: mend these changes or leave them out, and append the file again; or name a quarantine, "
+    "nothing was appended: fix these changes or leave them out, and append the file again; or name a quarantine, "
     "where they go with their reasons"
 )
 

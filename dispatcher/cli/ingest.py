@@ -66,7 +66,7 @@ def ingest(
         found = taking.look_at_all()
         _log.info("backfilled", announced=found.announced, forgotten=found.forgotten)
         for trouble in found.troubles:
-            typer.echo(f"{trouble}; the other files were announced: mend it, and run --backfill again", err=True)
+            typer.echo(f"{trouble}; the other files were announced: fix it, and run --backfill again", err=True)
         if found.forgotten:
             typer.echo(
                 f"{counted(found.forgotten, 'file')} left out, more than 30 days old: what was compacted then is no "

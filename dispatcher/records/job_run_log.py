@@ -464,7 +464,7 @@ def _apply_claimed(state: JobRunState, action: HolderAction) -> JobRunState:
         raise Corrupt(f"{action.action} of epoch {action.epoch} stands where epoch {state.epoch} is {state.status}")
     match action:
         case JobRunReleased():
-            # Its holder was stopped: that is no setback of its sessions.
+            # Its holder was stopped: that is no failure of its sessions.
             left = {
                 key: replace(
                     session,

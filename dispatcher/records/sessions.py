@@ -19,7 +19,7 @@ from compactor.model.errors import ErrorKind
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.spec import Partition
 from launcher.outcomes import SessionEnd
-from launcher.retrying import Setbacks
+from launcher.retrying import FailureCounts
 from launcher.spark_job import ClusterReference, InFlight
 
 
@@ -135,7 +135,7 @@ class SessionState:
     """
     Attributes:
         attempt: the last number taken for a launch, 0 before the first
-        setbacks: failures of the attempts, under all holders
+        failure_counts: failures of the attempts, under all holders
         launched_epoch: of the last launch, while its end is unknown
         in_flight: the last attempt, until its end is recorded
         launched_at_ms, ended_at_ms: of the last attempt, and of the session, if recorded
@@ -148,7 +148,7 @@ class SessionState:
     pin: SessionPin
     plan: SessionPlanned | None = None
     attempt: int = 0
-    setbacks: Setbacks = field(default_factory=Setbacks)
+    failure_counts: FailureCounts = field(default_factory=FailureCounts)
     launched_epoch: int | None = None
     cluster: str | None = None
     end: SessionEnd | None = None
@@ -178,7 +178,7 @@ def apply_to_session(session: SessionState, action: AboutSession) -> SessionStat
                 session,
                 attempt=action.attempt,
                 cluster=None,
-                setbacks=replace(session.setbacks, unwatched=session.setbacks.unwatched + vanished),
+                failure_counts=replace(session.failure_counts, unwatched=session.failure_counts.unwatched + vanished),
                 launched_epoch=action.epoch,
                 launched_at_ms=action.at_ms,
                 in_flight=InFlight(action.attempt, action.name, action.place),
@@ -192,10 +192,10 @@ def apply_to_session(session: SessionState, action: AboutSession) -> SessionStat
         case SessionStalled():
             return session
         case SessionRetried():
-            after = session.setbacks.after(action.error_kind, action.failed_at_ms, progressed=action.progressed)
+            after = session.failure_counts.after(action.error_kind, action.failed_at_ms, progressed=action.progressed)
             return replace(
                 session,
-                setbacks=after,
+                failure_counts=after,
                 launched_epoch=None,
                 in_flight=None,
                 failed_seconds=_failed_seconds(session, action.failed_at_ms),

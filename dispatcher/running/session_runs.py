@@ -93,7 +93,7 @@ class SessionRuns:
         spec = SessionSpec.from_facts(session.pin, job_run=claimed.accepted.spec)
         desired = DesiredSla.of(spec, claimed.seconds_since_acceptance())
         return SessionTask(
-            spec, session.attempt, session.setbacks, in_flight, waiting.bundle, waiting.on_spark, desired
+            spec, session.attempt, session.failure_counts, in_flight, waiting.bundle, waiting.on_spark, desired
         )
 
     def _requeue(self, unit: Mapping[str, WaitingSession], reruns: Sequence[RunAgain]) -> None:

@@ -111,7 +111,7 @@ def test_of_a_table_with_plans_a_dispatchers_session_waits_for_compact_to_end(de
     thread.start()
     assert begun.wait(60)
     desk.accept(job_run_id="run")
-    desk.tick_until(lambda: desk.job_run("run").sessions["run.1"].setbacks.outages > 0)
+    desk.tick_until(lambda: desk.job_run("run").sessions["run.1"].failure_counts.outages > 0)
     assert desk.cluster.launched == [], "no cluster is launched in vain"
     held.set()
     thread.join()

@@ -423,7 +423,7 @@ def test_an_error_says_what_to_do_about_the_changes(tmp_path: Path) -> None:
         table.append_changes(rows, "ops")
     what, to_do = error.value.reasons
     assert what == "the delta, row 2: the key column 'id' has no value"
-    assert to_do.startswith("nothing was appended: mend these changes or leave them out, and append the file again; or")
+    assert to_do.startswith("nothing was appended: fix these changes or leave them out, and append the file again; or")
     with pytest.raises(Invalid, match="format is \"debezum\": it must be 'ops', 'dms', 'debezium'"):
         table.append_changes(rows, "debezum")
     assert table.partitions() == []

@@ -290,7 +290,7 @@ def test_a_member_that_fails_dies_crashes_or_stalls_is_run_again_alone(desk: Des
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     state = succeeded(desk, job_run_id, 4)
-    failed = [session for session in state.sessions.values() if session.setbacks.failures]
+    failed = [session for session in state.sessions.values() if session.failure_counts.failures]
     assert [session.pin.partition for session in failed] == [{"day": "2"}]
     assert [session.alone for session in state.sessions.values()] == [False, True, False, False]
     assert state.sessions[f"{job_run_id}.2"].bundle is None
@@ -309,7 +309,7 @@ def test_members_that_had_not_begun_when_the_spark_job_crashed_run_in_the_next_b
     desk.run()
     state = succeeded(desk, job_run_id, 5)
     assert sorted(launches(desk)) == ["2", "bundle", "bundle"]
-    assert sum(session.setbacks.failures for session in state.sessions.values()) == 1
+    assert sum(session.failure_counts.failures for session in state.sessions.values()) == 1
 
 
 def test_a_member_that_had_ended_when_the_spark_job_crashed_is_not_run_again(desk: Desk) -> None:
@@ -319,7 +319,7 @@ def test_a_member_that_had_ended_when_the_spark_job_crashed_is_not_run_again(des
     desk.run()
     state = succeeded(desk, job_run_id, 2)
     assert launches(desk) == ["bundle"]
-    assert [session.setbacks.failures for session in state.sessions.values()] == [0, 0]
+    assert [session.failure_counts.failures for session in state.sessions.values()] == [0, 0]
 
 
 def test_a_round_that_a_dead_member_did_not_log_is_logged(desk: Desk) -> None:
@@ -503,7 +503,7 @@ def test_a_successor_runs_the_remaining_members_of_a_stopped_bundle(desk: Desk) 
     second.run()
     state = succeeded(second, job_run_id, 4)
     assert [session.attempt for session in state.sessions.values()] == [1, 2, 2, 2]
-    assert [session.setbacks.failures for session in state.sessions.values()] == [0, 0, 0, 0]
+    assert [session.failure_counts.failures for session in state.sessions.values()] == [0, 0, 0, 0]
     second.close()
 
 

@@ -26,7 +26,7 @@ from dispatcher.records.keys import JobRunLogFolder, LiveDispatcher, MarkedJobRu
 from dispatcher.records.liveness import Peers, SignOfLife
 from dispatcher.records.sessions import SessionLaunching
 from dispatcher.running.job_run_controller import JobRunControllerSettings
-from launcher.retrying import Setbacks
+from launcher.retrying import FailureCounts
 from launcher.spark_job import SparkJob, job_name
 from tests.fakes.attempts import run_attempt
 from tests.fakes.dispatch_desk import FOLLOWS_SPEED, TABLE, Desk, instruction
@@ -399,7 +399,7 @@ def test_an_attempt_out_of_reach_without_progress_for_the_stall_time_is_followed
 
     second.tick_until(time_passes)
     assert [job.attempt for job in second.cluster.launched] == [2]
-    assert second.job_run(job_run_id).sessions[f"{job_run_id}.1"].setbacks == Setbacks(unwatched=1)
+    assert second.job_run(job_run_id).sessions[f"{job_run_id}.1"].failure_counts == FailureCounts(unwatched=1)
     second.close()
 
 

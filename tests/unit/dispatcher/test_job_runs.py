@@ -30,7 +30,7 @@ from dispatcher.records.sessions import (
     SessionRetried,
 )
 from launcher.outcomes import Cancelled, Failed, NothingToDo, SessionEnd, Succeeded
-from launcher.retrying import Setbacks
+from launcher.retrying import FailureCounts
 from launcher.spark_job import ClusterReference
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
@@ -143,7 +143,11 @@ def test_attempts_and_failures_are_counted_apart() -> None:
         launching(3, epoch=2),
     )
     session = state.sessions["run.1"]
-    assert (session.attempt, session.setbacks, session.cluster) == (3, Setbacks(failures=1, unwatched=1), None)
+    assert (session.attempt, session.failure_counts, session.cluster) == (
+        3,
+        FailureCounts(failures=1, unwatched=1),
+        None,
+    )
 
 
 def test_the_first_request_to_cancel_stands() -> None:

@@ -24,7 +24,7 @@ from dispatcher.records.job_run_log import CancelRequested, JobRunStatus
 from dispatcher.records.metrics_samples import COST
 from dispatcher.records.sessions import SessionLaunching
 from launcher.outcomes import Failed
-from launcher.retrying import RetryPolicy, Setbacks
+from launcher.retrying import FailureCounts, RetryPolicy
 from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
 from launcher.spark_job import SparkJob
 from launcher.verdict import WatchTimers
@@ -74,9 +74,9 @@ def in_turn(*behaviours: Behaviour | Callable[[], object]) -> Callable[[SparkJob
     return behave
 
 
-def setbacks(desk: Desk, job_run_id: str) -> Setbacks:
+def failure_counts(desk: Desk, job_run_id: str) -> FailureCounts:
     (session,) = desk.job_run(job_run_id).sessions.values()
-    return session.setbacks
+    return session.failure_counts
 
 
 def plan_of(desk: Desk, job_run_id: str, attempt: int) -> SessionPlan:
@@ -104,7 +104,7 @@ def test_an_attempt_that_was_overtaken_counts_as_no_failure_and_the_rest_is_plan
     desk.run()
     assert desk.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
     assert desk.rows() == [{"id": 1, "v": "c"}, {"id": 2, "v": "b"}]
-    assert setbacks(desk, job_run_id) == Setbacks(fenced=1)
+    assert failure_counts(desk, job_run_id) == FailureCounts(fenced=1)
     assert "3 delta rows" in plan_of(desk, job_run_id, 1).arithmetic[0]
     assert "1 delta row" in plan_of(desk, job_run_id, 2).arithmetic[0]
     (data,) = [event.data for event in desk.sink.events if isinstance(event.data, SessionRetriedEvent)]
@@ -206,7 +206,7 @@ def test_a_session_that_waits_for_its_next_attempt_keeps_no_other_from_running(t
     desk.append([{"id": 1}])
     desk.cluster.behaves = lambda job: Fails(Unavailable("away")) if "waits" in job.name else Succeeds()
     waits = desk.accept(job_run_id="waits")
-    desk.tick_until(lambda: setbacks(desk, waits).outages == 1)
+    desk.tick_until(lambda: failure_counts(desk, waits).outages == 1)
     desk.tick_until(lambda: desk.controller.room > 0)
     runs = desk.accept(source_table_id="ACME.OTHER.V1")
     desk.tick_until(lambda: desk.job_run(runs).status is JobRunStatus.SUCCEEDED)
@@ -219,7 +219,7 @@ def test_between_two_attempts_a_session_waits_and_the_next_one_begins_its_own_ti
     desk.append([{"id": 1}])
     job_run_id = desk.accept()
     desk.cluster.behaves = lambda job: HasNoRoom()
-    desk.tick_until(lambda: setbacks(desk, job_run_id).outages == 1)
+    desk.tick_until(lambda: failure_counts(desk, job_run_id).outages == 1)
     desk.clock.sleep(1_000)
     (waits,) = view_job_run(desk.records, job_run_id, desk.clock).sessions
     assert (waits.status, waits.seconds, waits.eta_seconds) == ("waiting", None, None)
@@ -300,7 +300,7 @@ def test_launches_cut_short_by_a_deployment_count_for_nothing(tmp_path: Path) ->
     desk.run()
     assert desk.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
     assert [job.attempt for job in desk.cluster.launched] == [6]
-    assert setbacks(desk, job_run_id) == Setbacks()
+    assert failure_counts(desk, job_run_id) == FailureCounts()
     desk.close()
 
 
@@ -315,7 +315,7 @@ def test_a_session_whose_dispatchers_vanish_one_after_the_other_is_given_up(tmp_
             epoch=claim.epoch, session_id=f"{job_run_id}.1", attempt=number, at_ms=0, name="lost", place="elsewhere"
         )
         claim.write(lambda _, launching=launching: [launching])  # type: ignore[misc]
-    assert setbacks(desk, job_run_id) == Setbacks(unwatched=3)
+    assert failure_counts(desk, job_run_id) == FailureCounts(unwatched=3)
     desk.run()
     assert desk.cluster.launched == []
     assert failed(desk, job_run_id).reasons == (

@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from compactor.model.errors import ErrorKind
-from launcher.retrying import GiveUp, RetryPolicy, Setbacks, TryAgain, what_follows
+from launcher.retrying import FailureCounts, GiveUp, RetryPolicy, TryAgain, what_follows
 
 POLICY = RetryPolicy(max_attempts=3, patience_seconds=3600, retry_seconds=4, retry_seconds_max=60)
 HOUR_MS = 3_600_000
 
 
-def ends(*kinds: str, apart_ms: int = 0, progressed: bool = False) -> tuple[Setbacks, list[TryAgain | GiveUp]]:
+def ends(*kinds: str, apart_ms: int = 0, progressed: bool = False) -> tuple[FailureCounts, list[TryAgain | GiveUp]]:
     """Attempts that ended so one after the other, and what followed from each."""
-    setbacks, followed = Setbacks(), []
+    failure_counts, followed = FailureCounts(), []
     for place, kind in enumerate(kinds):
         at_ms = 1_000_000 + place * apart_ms
-        setbacks = setbacks.after(ErrorKind(kind), at_ms, progressed=progressed)
-        followed.append(what_follows(ErrorKind(kind), setbacks, at_ms, POLICY, chance=0.5))
-    return setbacks, followed
+        failure_counts = failure_counts.after(ErrorKind(kind), at_ms, progressed=progressed)
+        followed.append(what_follows(ErrorKind(kind), failure_counts, at_ms, POLICY, chance=0.5))
+    return failure_counts, followed
 
 
 def goes_on(followed: list[TryAgain | GiveUp]) -> list[bool]:
@@ -50,21 +50,21 @@ def test_a_clock_that_goes_back_ends_no_patience() -> None:
 
 
 def test_a_failure_between_two_outages_begins_the_second_anew() -> None:
-    setbacks, followed = ends("Unavailable", "crashed", "Unavailable", apart_ms=HOUR_MS)
+    failure_counts, followed = ends("Unavailable", "crashed", "Unavailable", apart_ms=HOUR_MS)
     assert goes_on(followed) == [True, True, True]
-    assert (setbacks.failures, setbacks.outages) == (1, 1)
+    assert (failure_counts.failures, failure_counts.outages) == (1, 1)
 
 
 def test_being_overtaken_is_no_failure_however_often() -> None:
-    setbacks, followed = ends(*["Fenced"] * 50)
+    failure_counts, followed = ends(*["Fenced"] * 50)
     assert goes_on(followed) == [True] * 50
-    assert setbacks == Setbacks(fenced=50)
+    assert failure_counts == FailureCounts(fenced=50)
 
 
 def test_an_attempt_that_brought_the_session_forward_begins_new_counts_but_what_it_lacked_is_remembered() -> None:
-    setbacks, followed = ends(*["OutOfMemory"] * 9, progressed=True)
+    failure_counts, followed = ends(*["OutOfMemory"] * 9, progressed=True)
     assert goes_on(followed) == [True] * 9
-    assert (setbacks.failures, setbacks.out_of_memory) == (1, 9)
+    assert (failure_counts.failures, failure_counts.out_of_memory) == (1, 9)
 
 
 def test_pauses_double_up_to_the_longest_and_differ() -> None:
@@ -74,6 +74,6 @@ def test_pauses_double_up_to_the_longest_and_differ() -> None:
 
 
 def test_the_pause_of_a_retry_is_chosen_by_the_chance_that_was_handed_in() -> None:
-    setbacks = Setbacks().after(ErrorKind.CRASHED, 0, progressed=False)
-    follows = [what_follows(ErrorKind.CRASHED, setbacks, 0, POLICY, chance) for chance in (0, 1)]
+    failure_counts = FailureCounts().after(ErrorKind.CRASHED, 0, progressed=False)
+    follows = [what_follows(ErrorKind.CRASHED, failure_counts, 0, POLICY, chance) for chance in (0, 1)]
     assert follows == [TryAgain(2.0), TryAgain(4.0)]
