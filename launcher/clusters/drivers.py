@@ -307,19 +307,15 @@ class Driver:
     def __init__(self, reference: ClusterReference, child: subprocess.Popen[bytes] | None, *, is_here: bool) -> None:
         """`is_here` False: the machine was restarted since, so it no longer runs."""
         ids = reference.ids
-        self._reference = reference
+        self.reference = reference
         self._child = child
         self._is_here = is_here
         self._pid, self._started = int(ids["pid"]), ids["started"]
         self._folder, self._name = Path(ids["folder"]), ids["name"]
 
     @property
-    def reference(self) -> ClusterReference:
-        return self._reference
-
-    @property
     def description(self) -> str:
-        return f"{self._reference.kind} process {self._pid}, output in {self.output}"
+        return f"{self.reference.kind} process {self._pid}, output in {self.output}"
 
     @property
     def output(self) -> Path:

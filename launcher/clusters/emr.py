@@ -150,18 +150,14 @@ class EmrJob:
     def __init__(self, service: EmrService, reference: ClusterReference, log_uri: str, clock: Clock) -> None:
         self._clock = clock
         self._service = service
-        self._reference = reference
+        self.reference = reference
         self._cluster_id = reference.ids[CLUSTER_ID]
         self._log_uri = log_uri
 
     @property
-    def reference(self) -> ClusterReference:
-        return self._reference
-
-    @property
     def description(self) -> str:
         logs = f"{self._log_uri.rstrip('/')}/{self._cluster_id}/"
-        return f"EMR cluster {self._cluster_id} in {self._reference.region}, logs at {logs}"
+        return f"EMR cluster {self._cluster_id} in {self.reference.region}, logs at {logs}"
 
     def status(self) -> JobStatus:
         seen = self._service.cluster(self._cluster_id)

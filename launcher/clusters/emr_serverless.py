@@ -106,17 +106,13 @@ class EmrServerlessJob:
 
     def __init__(self, service: EmrServerlessService, reference: ClusterReference, log_uri: str) -> None:
         self._service = service
-        self._reference = reference
+        self.reference = reference
         self._job_run_id = reference.ids[JOB_RUN_ID]
         self._log_uri = log_uri
 
     @property
-    def reference(self) -> ClusterReference:
-        return self._reference
-
-    @property
     def description(self) -> str:
-        application_id = self._reference.ids[APPLICATION_ID]
+        application_id = self.reference.ids[APPLICATION_ID]
         logs = f"{self._log_uri.rstrip('/')}/applications/{application_id}/jobs/{self._job_run_id}/"
         return f"EMR Serverless job run {self._job_run_id} of application {application_id}, logs at {logs}"
 

@@ -97,16 +97,12 @@ class Workers:
         self._settings = settings
         self._clock = clock
         self._last_start_seconds = START_SECONDS
-        self._place = f"{KIND} {socket.gethostname()} {os.getpid()} {clock.new_id()}"
+        self.place = f"{KIND} {socket.gethostname()} {os.getpid()} {clock.new_id()}"
         self._lock = threading.Lock()
         self._workers: list[_Worker] = []
         self._jobs: OrderedDict[str, WorkerJob] = OrderedDict()
         self._uses = itertools.count(1)
         self._is_closed = False
-
-    @property
-    def place(self) -> str:
-        return self._place
 
     @property
     def pool(self) -> WorkerPool:
@@ -153,7 +149,7 @@ class Workers:
             if job.name in self._jobs:
                 return self._jobs[job.name].reference
             worker = self._idle_worker(job.name)
-            launched = WorkerJob(job.name, self._place, worker, self._settings.memory_bytes)
+            launched = WorkerJob(job.name, self.place, worker, self._settings.memory_bytes)
             worker.job = launched
             try:
                 worker.send(job)
@@ -169,7 +165,7 @@ class Workers:
         if reference.kind != KIND:
             return None
         with self._lock:
-            is_ours = reference.ids["place"] == self._place
+            is_ours = reference.ids["place"] == self.place
             return self._jobs.get(reference.ids["name"], GoneWorker(reference)) if is_ours else GoneWorker(reference)
 
     def find(self, name: str) -> ClusterReference | None:
