@@ -35,24 +35,18 @@ from compactor.model.clock import Clock, SystemClock
 from compactor.model.errors import Corrupt, Denied, Invalid, Unavailable
 from compactor.model.machine import this_release
 from compactor.model.retries import Backoff, Retry
+from compactor.storage.aws import native
 from compactor.storage.aws.failures import code_of, is_temporary, kind_of, translated
 from compactor.storage.aws.limits import LIMITS, RequestLimits, within
+from compactor.storage.aws.native import CHECKSUM, NotByObstore, checksum_of
 from compactor.storage.concurrently import AT_ONCE
 from compactor.storage.location import StoreLocation, bucket_and_key, key_bytes_max
 from compactor.storage.object_store import ObjectEntry, UnfinishedWrite, check_key
 
 if TYPE_CHECKING:
     from botocore.credentials import ReadOnlyCredentials
-    from mypy_boto3_s3 import S3Client
-    from mypy_boto3_s3.type_defs import (
-        ErrorTypeDef,
-        GetObjectRequestTypeDef,
-        ListMultipartUploadsRequestTypeDef,
-        ListObjectsV2OutputTypeDef,
-        ListObjectsV2RequestTypeDef,
-        ListPartsRequestTypeDef,
-        ObjectIdentifierTypeDef,
-    )
+    from mypy_boto3_s3 import S3Client, type_defs
+    from obstore.store import S3Store as Bucket
 
 AnswerT = TypeVar("AnswerT")
 
@@ -65,6 +59,9 @@ urllib3's."""
 
 DELETED_AT_ONCE = 1_000
 """Objects that S3 deletes in one request, at most."""
+
+CREDENTIALS_SECONDS = 120.0
+"""Time for which obstore uses the same credentials. boto3 has newer ones by then, where they expire."""
 
 RENEW_SECONDS_MIN = 30.0
 """Least time between two renewals of clients whose credentials are refused."""
@@ -82,7 +79,8 @@ _REGION_OF_STAND_INS = "us-east-1"
 
 
 class S3Clients:
-    """The client of one S3 service, which sends each request once. Safe to share between threads and stores.
+    """The clients of one S3 service, which send each request once: obstore's for small objects and ranges, boto3's for
+    all else. Safe to share between threads and stores.
 
     boto3 reads the credentials file once, when a client is opened. A client whose credentials were refused is opened
     again, so that a corrected file needs no restart of this process.
@@ -94,6 +92,7 @@ class S3Clients:
         self._region = region
         self._lock = threading.Lock()
         self._renewed_at_seconds: float | None = None
+        self._buckets: dict[str, tuple[float, Bucket]] = {}
         self._client = self._open()
 
     @classmethod
@@ -109,6 +108,46 @@ class S3Clients:
     def region(self) -> str:
         return self._client.meta.region_name
 
+    def bucket(self, name: str) -> Bucket:
+        """obstore's client. Raises `Denied` without credentials."""
+        now_seconds = SystemClock().monotonic_seconds()
+        with self._lock:
+            opened_seconds, bucket = self._buckets.get(name, (0.0, None))
+            if bucket is None or now_seconds - opened_seconds > CREDENTIALS_SECONDS:
+                keys = self._credentials()
+                bucket = native.open_bucket(name, self.region, self._endpoint_url, keys, self.limits)
+                self._buckets[name] = now_seconds, bucket
+            return bucket
+
+    def get(self, bucket: str, key: str) -> bytes:
+        """The whole object, by one try. Raises what boto3 raises."""
+        try:
+            return native.read(self.bucket(bucket), key)
+        except NotByObstore:
+            return self.get_by_boto3({"Bucket": bucket, "Key": key})[1]
+
+    def get_by_boto3(
+        self, request: type_defs.GetObjectRequestTypeDef
+    ) -> tuple[type_defs.GetObjectOutputTypeDef, bytes]:
+        found = self.once(lambda client: client.get_object(**request))
+        return found, within(self.limits.seconds_for(found["ContentLength"]), request["Key"], found["Body"].read)
+
+    def put(self, bucket: str, key: str, body: bytes, *, if_absent: bool = False) -> None:
+        """Writes the whole object, by one try. Raises what boto3 raises: `PreconditionFailed`, if the key is taken."""
+        try:
+            native.put(self.bucket(bucket), key, body, if_absent=if_absent)
+        except NotByObstore:
+            metadata = {CHECKSUM: checksum_of(body)}
+            request: type_defs.PutObjectRequestTypeDef = {
+                "Bucket": bucket,
+                "Key": key,
+                "Body": body,
+                "Metadata": metadata,
+            }
+            if if_absent:
+                request["IfNoneMatch"] = "*"
+            self.once(lambda client: client.put_object(**request), len(body))
+
     def once(self, ask: Callable[[S3Client], AnswerT], size_bytes: int = 0) -> AnswerT:
         """The answer to one request with a body of this size. Raises what boto3 raises."""
         client = self._client
@@ -122,8 +161,8 @@ class S3Clients:
         """The answer of the first try that gets one. Raises what boto3 raises at the last one."""
         return Retry(REPEATS, self.limits.tries_max, self.limits.repeat_seconds_max).call(ask, clock, is_temporary)
 
-    def credentials(self) -> ReadOnlyCredentials:
-        """The current credentials. Raises `Denied` if boto3 finds none."""
+    def _credentials(self) -> ReadOnlyCredentials:
+        """The current ones. Raises `Denied` if boto3 finds none."""
         found = self._session.get_credentials()
         if found is None:
             raise Denied("S3 cannot be asked: no credentials are found; set AWS credentials for this process")
@@ -132,6 +171,7 @@ class S3Clients:
     def renew(self, now_seconds: float) -> None:
         """Opens the client again after credentials were refused, but not at every refusal: opening it is slow."""
         with self._lock:
+            self._buckets.clear()
             last_seconds = self._renewed_at_seconds
             if last_seconds is not None and now_seconds - last_seconds < RENEW_SECONDS_MIN:
                 return
@@ -219,13 +259,10 @@ class S3Store:
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         full_key = self._full_key(key)
-
-        def create(client: S3Client) -> None:
-            client.put_object(Bucket=self._bucket, Key=full_key, Body=body, IfNoneMatch="*")
-
+        create = partial(self._clients.put, self._bucket, full_key, body, if_absent=True)
         with self._translating(f"{self._uri(key)} cannot be created"):
             try:
-                CONFLICTS.call(partial(self._clients.once, create, len(body)), self._clock, _is_conflict)
+                CONFLICTS.call(create, self._clock, _is_conflict)
             except ClientError as error:
                 if code_of(error) == "PreconditionFailed":
                     return False
@@ -239,14 +276,14 @@ class S3Store:
     def overwrite(self, key: str, body: bytes) -> None:
         full_key = self._full_key(key)
         with self._translating(f"{self._uri(key)} cannot be written"):
-            self._clients.repeated(
-                lambda client: client.put_object(Bucket=self._bucket, Key=full_key, Body=body), self._clock, len(body)
-            )
+            self._clients.until_answered(partial(self._clients.put, self._bucket, full_key, body), self._clock)
 
     def read(self, key: str) -> bytes | None:
         with self._translating(f"{self._uri(key)} cannot be read"):
             try:
-                return self._get(key)
+                return self._clients.until_answered(
+                    partial(self._clients.get, self._bucket, self._full_key(key)), self._clock
+                )
             except ClientError as error:
                 if code_of(error) == "NoSuchKey":
                     return None
@@ -257,7 +294,13 @@ class S3Store:
             return b""
         with self._translating(f"{self._uri(key)} cannot be read"):
             try:
-                return self._get(key, f"bytes={start}-{start + length - 1}")
+                wanted = f"bytes={start}-{start + length - 1}"
+                request: type_defs.GetObjectRequestTypeDef = {
+                    "Bucket": self._bucket,
+                    "Key": self._full_key(key),
+                    "Range": wanted,
+                }
+                return self._clients.until_answered(partial(self._clients.get_by_boto3, request), self._clock)[1]
             except ClientError as error:
                 if code_of(error) == "NoSuchKey":
                     raise Corrupt(f"{self._uri(key)} does not exist, but a log refers to it") from error
@@ -265,19 +308,8 @@ class S3Store:
                     return b""  # it begins beyond the end
                 raise
 
-    def _get(self, key: str, wanted: str | None = None) -> bytes:
-        request: GetObjectRequestTypeDef = {"Bucket": self._bucket, "Key": self._full_key(key)}
-        if wanted is not None:
-            request["Range"] = wanted
-
-        def get_once() -> bytes:
-            found = self._clients.once(lambda client: client.get_object(**request))
-            return within(self._clients.limits.seconds_for(found["ContentLength"]), self._uri(key), found["Body"].read)
-
-        return self._clients.until_answered(get_once, self._clock)
-
     def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectEntry]:
-        request: ListObjectsV2RequestTypeDef = {"Bucket": self._bucket, "Prefix": self._root + prefix}
+        request: type_defs.ListObjectsV2RequestTypeDef = {"Bucket": self._bucket, "Prefix": self._root + prefix}
         if start_after is not None:
             request["StartAfter"] = self._root + start_after
         with self._translating(f"{self._uri(prefix)} cannot be listed"):
@@ -296,7 +328,7 @@ class S3Store:
                 for found in page.get("CommonPrefixes", []):
                     yield found["Prefix"].removeprefix(folder).removesuffix("/")
 
-    def _pages(self, request: ListObjectsV2RequestTypeDef) -> Iterator[ListObjectsV2OutputTypeDef]:
+    def _pages(self, request: type_defs.ListObjectsV2RequestTypeDef) -> Iterator[type_defs.ListObjectsV2OutputTypeDef]:
         while True:
             page = self._clients.repeated(lambda client: client.list_objects_v2(**request), self._clock)
             yield page
@@ -336,8 +368,8 @@ class S3Store:
             REPEATS.sleep(tries, self._clock)
         return failed
 
-    def _ask_to_delete(self, full_keys: Sequence[str]) -> Sequence[ErrorTypeDef]:
-        objects: list[ObjectIdentifierTypeDef] = [{"Key": full_key} for full_key in full_keys]
+    def _ask_to_delete(self, full_keys: Sequence[str]) -> Sequence[type_defs.ErrorTypeDef]:
+        objects: list[type_defs.ObjectIdentifierTypeDef] = [{"Key": full_key} for full_key in full_keys]
         with self._translating(f"{len(full_keys)} objects below {self._uri('')} cannot be deleted"):
             answer = self._clients.repeated(
                 lambda client: client.delete_objects(Bucket=self._bucket, Delete={"Objects": objects, "Quiet": True}),
@@ -347,7 +379,7 @@ class S3Store:
 
     def unfinished(self) -> Iterator[UnfinishedWrite]:
         """Multipart uploads, with the sum of their parts' sizes."""
-        request: ListMultipartUploadsRequestTypeDef = {"Bucket": self._bucket, "Prefix": self._root}
+        request: type_defs.ListMultipartUploadsRequestTypeDef = {"Bucket": self._bucket, "Prefix": self._root}
         with self._translating(f"unfinished uploads to {self._uri('')} cannot be listed"):
             while True:
                 page = self._clients.repeated(lambda client: client.list_multipart_uploads(**request), self._clock)
@@ -362,7 +394,7 @@ class S3Store:
 
     def _size_of_upload(self, full_key: str, upload_id: str) -> int | None:
         """The bytes of its parts; None: it has ended since it was listed."""
-        request: ListPartsRequestTypeDef = {"Bucket": self._bucket, "Key": full_key, "UploadId": upload_id}
+        request: type_defs.ListPartsRequestTypeDef = {"Bucket": self._bucket, "Key": full_key, "UploadId": upload_id}
         size_bytes = 0
         try:
             while True:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from botocore.exceptions import ClientError
@@ -93,7 +94,7 @@ class S3Upload:
         with self._writing():
             if self._upload_id is None:
                 body = cast("bytes", self._filling)
-                self._ask(lambda client: client.put_object(Bucket=self._bucket, Key=self._key, Body=body), len(body))
+                self._clients.until_answered(partial(self._clients.put, self._bucket, self._key, body), SystemClock())
                 return self._size
             self._send_part()
             while self._on_the_way:

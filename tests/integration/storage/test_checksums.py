@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import zlib
 from collections.abc import Iterator
 
@@ -13,6 +14,7 @@ from compactor.model.clock import SystemClock
 from compactor.storage.aws.s3 import S3Clients, S3Store
 from compactor.storage.aws.upload import PART_BYTES, S3Upload
 from compactor.storage.location import StoreLocation
+from compactor.storage.ranges import REQUEST_BYTES_MAX
 from tests.servers import REGION, aws_environment, moto_server
 
 pytestmark = pytest.mark.servers
@@ -44,16 +46,31 @@ def encoded(body: bytes) -> str:
     return base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
 
 
-def test_objects_of_one_request_are_sent_with_their_crc32(url: str) -> None:
+@pytest.mark.parametrize("size", [0, 3, REQUEST_BYTES_MAX, REQUEST_BYTES_MAX + 1])
+@pytest.mark.parametrize("name", ["plain", "no\tpath"])
+def test_objects_of_one_request_have_their_crc32_beside_them_and_a_checksum_for_the_service(
+    url: str, size: int, name: str
+) -> None:
     clients, sent = watched(url)
     root = f"s3://checksums/{SystemClock().new_id()}"
     store = S3Store(StoreLocation(root, url, REGION), clients, SystemClock())
-    store.put_if_absent("entry", b"an entry")
-    store.overwrite("hint", b"a hint")
-    upload = S3Upload(clients, f"{root}/file")
-    upload.write(b"a small file")
+    bodies = {f"{name}-{number}": bytes([number]) * size for number in range(3)}
+    entry, hint, file = bodies
+    assert store.put_if_absent(entry, bodies[entry])
+    store.overwrite(hint, bodies[hint])
+    upload = S3Upload(clients, f"{root}/{file}")
+    upload.write(bodies[file])
     upload.finish()
-    assert sent == [("PUT", encoded(body)) for body in (b"an entry", b"a hint", b"a small file")]
+    is_large = size > REQUEST_BYTES_MAX
+    assert sent == ([("PUT", encoded(body)) for body in bodies.values()] if is_large or name != "plain" else [])
+    for key, body in bodies.items():
+        assert store.read(key) == body
+        found = clients.client.head_object(
+            Bucket="checksums", Key=f"{root.rpartition('/')[2]}/{key}", ChecksumMode="ENABLED"
+        )
+        assert found["Metadata"] == {"lithify-crc32": f"{zlib.crc32(body):08x}"}
+        if not sent:
+            assert found["ChecksumSHA256"] == base64.b64encode(hashlib.sha256(body).digest()).decode()
 
 
 def test_each_part_of_an_upload_is_sent_with_its_crc32(url: str) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import threading
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
+from compactor.storage.aws.native import CHECKSUM, checksum_of
 from compactor.storage.aws.s3 import CONFLICTS, S3Clients, S3Store
 from compactor.storage.location import StoreLocation
 from tests.fakes.manual_clock import ManualClock
@@ -22,14 +26,22 @@ LOST = "lost"
 
 
 class ScriptedS3:
-    """Answers each request with the next of `script` (status and error code), and with 200 after its end."""
+    """Answers each request with the next of `script` (status and error code), and with 200 after its end: to GET with
+    the next of `bodies`, or with an empty one."""
 
     def __init__(self) -> None:
         self.script: list[tuple[int, str] | str] = []
         self.not_deleted: list[list[tuple[str, str]]] = []
         """Of the answers to DeleteObjects one after the other: keys and error codes."""
+        self.bodies: list[tuple[bytes, dict[str, str]]] = []
+        """And headers beside them."""
         self.requests: list[str] = []
         self.signed_with: list[str] = []
+
+
+def beside(body: bytes) -> dict[str, str]:
+    """The header that an object with this body has."""
+    return {f"x-amz-meta-{CHECKSUM}": checksum_of(body)}
 
 
 @pytest.fixture
@@ -50,13 +62,14 @@ def s3() -> Iterator[tuple[ScriptedS3, S3Store]]:
             scripted.requests.append(f"POST {self.path} {' '.join(re.findall('<Key>(.*?)</Key>', body))}")
             refused = scripted.not_deleted.pop(0) if scripted.not_deleted else []
             errors = (f"<Error><Key>{key}</Key><Code>{code}</Code></Error>" for key, code in refused)
-            self._answer(f"<DeleteResult>{''.join(errors)}</DeleteResult>")
+            self._answer(f"<DeleteResult>{''.join(errors)}</DeleteResult>".encode())
 
         def do_GET(self) -> None:
             scripted.requests.append(f"GET {self.path}")
-            self._answer()
+            body, headers = scripted.bodies.pop(0) if scripted.bodies else (b"", beside(b""))
+            self._answer(body, headers)
 
-        def _answer(self, well: str = "") -> None:
+        def _answer(self, well: bytes = b"", headers: Mapping[str, str] = MappingProxyType({})) -> None:
             signed = self.headers.get("Authorization", "")
             scripted.signed_with.append(signed.partition("Credential=")[2].partition("/")[0])
             answer = scripted.script.pop(0) if scripted.script else (200, "")
@@ -64,10 +77,11 @@ def s3() -> Iterator[tuple[ScriptedS3, S3Store]]:
                 self.close_connection = True
                 return
             status, code = answer
-            body = (
-                f"<Error><Code>{code}</Code><Message>{code} it is</Message></Error>".encode() if code else well.encode()
-            )
+            body = f"<Error><Code>{code}</Code><Message>{code} it is</Message></Error>".encode() if code else well
             self.send_response(status)
+            if status == 200:
+                for name, value in {"ETag": '"1"', **headers}.items():
+                    self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -109,6 +123,38 @@ def test_a_conditional_conflict_is_asked_again_until_it_is_settled(s3: tuple[Scr
     scripted.script = [(409, "ConditionalRequestConflict")] * CONFLICTS.tries_max
     with pytest.raises(Unavailable, match="other writers"):
         store.put_if_absent("a", b"")
+
+
+def test_the_status_of_an_answer_that_names_no_code_says_what_came_of_a_conditional_put(
+    s3: tuple[ScriptedS3, S3Store],
+) -> None:
+    scripted, store = s3
+    scripted.script = [(409, ""), (412, "")]
+    assert not store.put_if_absent("a", b"")
+    assert len(scripted.requests) == 2
+
+
+def test_an_answer_that_differs_from_the_checksum_beside_the_object_is_asked_for_again(
+    s3: tuple[ScriptedS3, S3Store],
+) -> None:
+    scripted, store = s3
+    scripted.bodies = [(b"wring", beside(b"right")), (b"right", beside(b"right"))]
+    assert store.read("a") == b"right"
+    assert len(scripted.requests) == 2
+    scripted.bodies = [(b"righ", beside(b"right"))] * 100
+    with pytest.raises(Unavailable, match=r"s3://bucket/some/prefix/a cannot be read: .*CRC-32"):
+        store.read("a")
+    assert len(scripted.bodies) == 100 - store.clients.limits.tries_max
+
+
+def test_an_object_without_a_checksum_beside_it_is_compared_with_that_of_the_service(
+    s3: tuple[ScriptedS3, S3Store],
+) -> None:
+    scripted, store = s3
+    of_service = {"x-amz-checksum-crc32": base64.b64encode(zlib.crc32(b"right").to_bytes(4, "big")).decode()}
+    scripted.bodies = [(b"wring", of_service)] * 2 + [(b"right", of_service)] * 2
+    assert store.read("a") == b"right"
+    assert not scripted.bodies
 
 
 @pytest.mark.parametrize("answer", [(500, "InternalError"), (503, "SlowDown"), LOST])

@@ -78,7 +78,7 @@ def new_place(through: S3Clients, url: str, past: S3Clients, past_url: str) -> S
     made = StoreUnderTest(
         S3Store(StoreLocation(root, url, REGION), through, SystemClock()),
         RepeatedRanges(
-            S3Ranges(through, url, SystemClock()),
+            S3Ranges(through, SystemClock()),
             SystemClock(),
             tries_max=through.limits.tries_max,
             repeat_seconds_max=through.limits.repeat_seconds_max,
