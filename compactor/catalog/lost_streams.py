@@ -11,6 +11,7 @@ begin, and the rows of the lost one be gone without a word. What shows that it h
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
@@ -30,6 +31,7 @@ class FirstStream:
     def __init__(self, store: ObjectStore, folder: TableFolder) -> None:
         self._store = store
         self._folder = folder
+        self._lock = threading.Lock()
         self._has_one: bool | None = None
 
     def check(self) -> None:
@@ -46,7 +48,10 @@ class FirstStream:
         return None if self._has_one else lambda: self._mark(stream)
 
     def _mark(self, stream: StreamFolder) -> None:
-        self._has_one = True
+        with self._lock:  # several first entries may be written at a time: one of them puts the hint
+            if self._has_one:
+                return
+            self._has_one = True
         with suppress(LithifyError):  # the entry is durable: the append has succeeded
             self._store.overwrite(DropMark(stream, 1, has_begun=True).key, b"")
 

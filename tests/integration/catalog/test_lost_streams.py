@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from compactor import DeltaCatalog, compact
-from compactor.catalog.keys import DropMark
+from compactor.catalog.keys import DropMark, TableFolder
+from compactor.catalog.lost_streams import FirstStream
 from compactor.lake import Table
 from compactor.model.errors import Corrupt, Denied, Unavailable
 from tests.fakes.faulty_store import FaultyStore
@@ -129,6 +130,16 @@ def test_an_append_has_succeeded_though_its_hint_cannot_be_put(lake: DeltaCatalo
     orders.append({}, ROWS)
     assert store.count("overwrite", "/dropped/") == 1
     assert orders.scan(view="merged").count_rows() == 2
+
+
+def test_first_entries_that_are_written_at_a_time_have_one_hint(lake: DeltaCatalog) -> None:
+    store, folder = FaultyStore(lake.store), TableFolder(ORDERS)
+    first = FirstStream(store, folder)
+    afterwards = [first.before_first_entry(folder.stream({"day": day})) for day in ("monday", "tuesday")]
+    for each in afterwards:
+        assert each is not None
+        each()
+    assert store.count("overwrite", "/dropped/") == 1
 
 
 class _AppendedMeanwhile(FaultyStore):
