@@ -142,8 +142,7 @@ class DurableLog(Generic[StateT, ActionT]):
         """The fold of the log, or of its entries up to number `as_of` (`Invalid` if there is none).
 
         Args:
-            ahead: entries after the cached fold that are requested at the same time, where each request has a latency:
-                one more than are expected, since the first that is missing is the log's end"""
+            ahead: entries requested at a time: one more than are expected, as a missing one is the end"""
         if as_of is not None and as_of < 0:
             raise Invalid(f"there is no entry {as_of} in log {self.folder}: entries count from 1")
         if self._is_short() and as_of is None:
