@@ -31,6 +31,7 @@ from compactor.model.freed_memory import keep_freed_memory  # noqa: E402
 
 _BUFFER_BYTES = 65536
 _run_worker = worker.main
+_serve = daemon.worker
 
 
 def _keep_what_is_loaded() -> None:
@@ -89,11 +90,22 @@ def _run_task(infile: BinaryIO, outfile: BinaryIO) -> None:
         _run_worker(infile, outfile)  # type: ignore[no-untyped-call]
 
 
+def _serve_until_closed(*given: object) -> int:
+    """As PySpark's own, which prints a traceback where Spark has closed the connection: it has ended the task, as when
+    another one has failed, and nobody waits for an answer. Returns the exit code of the worker."""
+    try:
+        code: int = _serve(*given)  # type: ignore[no-untyped-call]
+    except (ConnectionError, EOFError):
+        return 1
+    return code
+
+
 if __name__ == "__main__":
     keep_freed_memory()
     warm_kernels()
     _share_index_pages()
     _keep_what_is_loaded()
+    daemon.worker = _serve_until_closed
     worker.main = _run_task
     daemon.worker_main = _run_task  # releases before Spark 4.1 look for it here
     daemon.manager()  # type: ignore[no-untyped-call]

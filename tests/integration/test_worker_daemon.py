@@ -49,6 +49,17 @@ def test_a_task_reads_what_the_other_side_sent_and_answers(
         assert there.recv(4) == b"done"
 
 
+@pytest.mark.parametrize("error", [BrokenPipeError, ConnectionResetError, EOFError])
+def test_a_worker_whose_task_was_ended_by_spark_ends_without_a_traceback(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def serve(*given: object) -> int:
+        raise error
+
+    monkeypatch.setattr(worker_daemon, "_serve", serve)
+    assert worker_daemon._serve_until_closed(None, False) == 1
+
+
 PROGRAM = """
 import resource, sys
 import numpy as np
