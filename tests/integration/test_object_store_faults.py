@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 import numpy as np
@@ -93,17 +94,19 @@ IMPATIENT = RequestLimits(
 )
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Requests of this process have short limits: with those of every day the end of a silence takes two minutes."""
+@contextmanager
+def impatient() -> Iterator[None]:
+    """Requests of this process have short limits: with those of every day the end of a silence takes two minutes. They
+    are no limits for a well store on a busy machine."""
 
     @lru_cache
     def clients(_process_id: int, endpoint_url: str | None, region: str | None) -> s3.S3Clients:
         return s3.S3Clients.open(endpoint_url, region, IMPATIENT)
 
-    monkeypatch.setattr(s3, "_clients_of_process", clients)
-    opening._range_reader.cache_clear()
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(s3, "_clients_of_process", clients)
+        opening._range_reader.cache_clear()
+        yield
     opening._range_reader.cache_clear()
 
 
@@ -114,14 +117,14 @@ LASTING = {
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("fair_afterwards", "impatient")
+@pytest.mark.usefixtures("fair_afterwards")
 @pytest.mark.parametrize("fault", LASTING)
 def test_a_compaction_in_lasting_trouble_is_unavailable_and_the_next_one_ends_right(proxy: Proxy, fault: str) -> None:
     """That it ends at all, while the trouble lasts, shows its limits."""
     prefix = fault.replace(" ", "-")
     written(proxy, prefix)
     proxy.set_weather(LASTING[fault], "s3")
-    with pytest.raises(Unavailable, match="s3://troubled/"):
+    with impatient(), pytest.raises(Unavailable, match="s3://troubled/"):
         compact(proxy, prefix)
     proxy.set_weather(Weather(), "s3")
 
@@ -130,7 +133,7 @@ def test_a_compaction_in_lasting_trouble_is_unavailable_and_the_next_one_ends_ri
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("fair_afterwards", "impatient")
+@pytest.mark.usefixtures("fair_afterwards")
 @pytest.mark.parametrize(
     "weather", [Weather("silence"), Weather(bytes_per_second=1)], ids=["silence", "a byte a second"]
 )
@@ -144,7 +147,7 @@ def test_a_compaction_that_the_store_leaves_in_the_middle_is_unavailable_and_the
         if progress.heartbeat is not None and progress.heartbeat.step == "materialize":
             proxy.set_weather(weather, "s3")
 
-    with pytest.raises(Unavailable, match="s3://troubled/"):
+    with impatient(), pytest.raises(Unavailable, match="s3://troubled/"):
         compactor.compact(
             TABLE,
             {"id"},

@@ -14,6 +14,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import unescape
@@ -29,7 +30,7 @@ from compactor.storage.ranges import REQUEST_BYTES_MAX
 
 if TYPE_CHECKING:
     from botocore.credentials import ReadOnlyCredentials
-    from obstore.store import S3Config
+    from obstore.store import ClientConfig, S3Config
 
 CHECKSUM = "lithify-crc32"
 """User metadata of an object (FORMAT.md, section 2)."""
@@ -43,6 +44,15 @@ _REDIRECTED = "redirect without LOCATION"
 """In its error for a bucket of another region."""
 _WHOLE_ANSWER = "non-partial response"
 """In obstore's error of a range that was answered by a whole object: it is empty."""
+_NO_ANSWER = {
+    "Connect": "no connection",
+    "Interrupted": "the answer broke off",
+    "Request": "the connection was closed before an answer",
+    "Timeout": "no complete answer in time",
+}
+"""By the kind that is first in the details of obstore's error."""
+_KIND = re.compile(r"\bkind: (\w+)")
+_CAUSE = re.compile(r'(?:message|error): (?:"([^"]+)"|(\w+)\b(?! \{))')
 _CODES = {"304": "PreconditionFailed", "409": "ConditionalRequestConflict", "412": "PreconditionFailed"}
 """Of an answer that ended before it named its code."""
 
@@ -51,32 +61,54 @@ class NotByObstore(Exception):
     """The request must be sent by boto3."""
 
 
+class NoAnswer(HTTPClientError):
+    """Of which boto3's own says that an exception was not handled."""
+
+    fmt = "{error}"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """
+    Attributes:
+        names_bucket: it is of one bucket, whose name begins its host; else the name begins the paths"""
+
+    url: str
+    names_bucket: bool
+
+
 def open_bucket(
-    bucket: str, region: str, endpoint_url: str | None, keys: ReadOnlyCredentials, limits: RequestLimits
+    bucket: str,
+    region: str,
+    endpoint: Endpoint,
+    keys: ReadOnlyCredentials,
+    limits: RequestLimits,
+    certificates: bytes | None,
 ) -> S3Store:
-    """Sends no request yet. Credentials are boto3's, which finds them in more places than obstore does."""
+    """Sends no request yet. What boto3 finds in more places than obstore does is an argument.
+
+    Args:
+        certificates: PEM, trusted beside those of the system"""
     config: S3Config = {
         "region": region,
         "access_key_id": keys.access_key or "",
         "secret_access_key": keys.secret_key or "",
-        "virtual_hosted_style_request": endpoint_url is None and "." not in bucket,
+        # Its other name gives way to a variable of the environment.
+        "aws_endpoint_url_s3": endpoint.url,
+        "virtual_hosted_style_request": endpoint.names_bucket,
         "checksum_algorithm": "sha256",
     }
     if keys.token is not None:
         config["session_token"] = keys.token
-    if endpoint_url is not None:
-        config["endpoint"] = endpoint_url
-    return S3Store(
-        bucket,
-        config=config,
-        client_options={
-            "allow_http": endpoint_url is not None,
-            "connect_timeout": timedelta(seconds=limits.connect_seconds),
-            "timeout": timedelta(seconds=limits.seconds_for(REQUEST_BYTES_MAX)),
-            "user_agent": f"lithify/{this_release()}",
-        },
-        retry_config={"max_retries": 0},
-    )
+    options: ClientConfig = {
+        "allow_http": endpoint.url.startswith("http://"),
+        "connect_timeout": timedelta(seconds=limits.connect_seconds),
+        "timeout": timedelta(seconds=limits.seconds_for(REQUEST_BYTES_MAX)),
+        "user_agent": f"lithify/{this_release()}",
+    }
+    if certificates is not None:
+        options["root_certificate"] = certificates
+    return S3Store(bucket, config=config, client_options=options, retry_config={"max_retries": 0})
 
 
 def checksum_of(body: bytes) -> str:
@@ -128,17 +160,27 @@ def answered(operation: str) -> Iterator[None]:
             raise NotByObstore from error
         raise
     except (exceptions.BaseError, OSError) as error:
-        raise _error(" ".join(str(error).partition("\n\nDebug source")[0].split()), operation) from error
+        raise _error(str(error), operation) from error
 
 
-def _error(sentence: str, operation: str) -> ClientError | HTTPClientError | NotByObstore:
+def _error(text: str, operation: str) -> ClientError | HTTPClientError | NotByObstore:
+    """
+    Args:
+        text: a sentence, and where it comes from, in Rust's notation"""
+    sentence, _, details = text.partition("\n\nDebug source")
     found = _STATUS.search(sentence)
     status = found[1] if found else "416" if _WHOLE_ANSWER in sentence else None
     if status is None:
-        return NotByObstore() if _REDIRECTED in sentence else HTTPClientError(error=sentence)
+        return NotByObstore() if _REDIRECTED in sentence else _no_answer(sentence, details)
     code, message = _CODE.search(sentence), _MESSAGE.search(sentence)
     answer = {
         "Code": code[1] if code else _CODES.get(status, status),
         "Message": unescape(message[1]) if message else "",
     }
     return ClientError({"Error": answer, "ResponseMetadata": {"HTTPStatusCode": int(status)}}, operation)  # type: ignore[typeddict-item]
+
+
+def _no_answer(sentence: str, details: str) -> NoAnswer:
+    kind, cause = _KIND.search(details), _CAUSE.search(details)
+    reason = (_NO_ANSWER.get(kind[1]) if kind else None) or " ".join(sentence.split())
+    return NoAnswer(error=f"{reason} ({cause[1] or cause[2]})" if cause else reason)

@@ -24,10 +24,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 import boto3
+import botocore.session
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
@@ -38,7 +41,7 @@ from compactor.model.retries import Backoff, Retry
 from compactor.storage.aws import native
 from compactor.storage.aws.failures import code_of, is_temporary, kind_of, translated
 from compactor.storage.aws.limits import LIMITS, RequestLimits, within
-from compactor.storage.aws.native import CHECKSUM, NotByObstore, checksum_of
+from compactor.storage.aws.native import CHECKSUM, Endpoint, NotByObstore, checksum_of
 from compactor.storage.concurrently import AT_ONCE
 from compactor.storage.location import StoreLocation, bucket_and_key, key_bytes_max
 from compactor.storage.object_store import ObjectEntry, UnfinishedWrite, check_key
@@ -115,7 +118,8 @@ class S3Clients:
             opened_seconds, bucket = self._buckets.get(name, (0.0, None))
             if bucket is None or now_seconds - opened_seconds > CREDENTIALS_SECONDS:
                 keys = self._credentials()
-                bucket = native.open_bucket(name, self.region, self._endpoint_url, keys, self.limits)
+                endpoint = self._endpoint(name)
+                bucket = native.open_bucket(name, self.region, endpoint, keys, self.limits, self._certificates)
                 self._buckets[name] = now_seconds, bucket
             return bucket
 
@@ -161,6 +165,18 @@ class S3Clients:
         """The answer of the first try that gets one. Raises what boto3 raises at the last one."""
         return Retry(REPEATS, self.limits.tries_max, self.limits.repeat_seconds_max).call(ask, clock, is_temporary)
 
+    def _endpoint(self, bucket: str) -> Endpoint:
+        """Where boto3 sends requests for a bucket, which may follow from the environment. Asks nobody."""
+        # boto3 names no region in the address of an object, unless its bucket has a dot in its name.
+        own, regional = (
+            urlsplit(self._client.generate_presigned_url("get_object", {"Bucket": name, "Key": "key"}))
+            for name in (bucket, "bucket.of.region")
+        )
+        path = regional.path.removesuffix("/bucket.of.region/key")
+        if own.netloc.startswith(f"{bucket}."):
+            return Endpoint(f"{regional.scheme}://{bucket}.{regional.netloc}{path}", names_bucket=True)
+        return Endpoint(f"{regional.scheme}://{regional.netloc}{path}", names_bucket=False)
+
     def _credentials(self) -> ReadOnlyCredentials:
         """The current ones. Raises `Denied` if boto3 finds none."""
         found = self._session.get_credentials()
@@ -179,7 +195,10 @@ class S3Clients:
             self._client = self._open()
 
     def _open(self) -> S3Client:
-        self._session = boto3.session.Session()
+        session = botocore.session.get_session()
+        bundle = session.get_config_variable("ca_bundle")
+        self._certificates = _certificates(bundle) if bundle else None
+        self._session = boto3.session.Session(botocore_session=session)
         is_stand_in = self._endpoint_url is not None
         client = self._session.client(
             "s3",
@@ -200,6 +219,13 @@ class S3Clients:
         )
         client.meta.events.register("before-parse.s3.ListObjectsV2", read_contents)
         return client
+
+
+def _certificates(bundle: str) -> bytes:
+    try:
+        return Path(bundle).read_bytes()
+    except OSError as error:
+        raise Invalid(f"S3 cannot be asked: the certificates of AWS_CA_BUNDLE cannot be read: {error}") from error
 
 
 def read_contents(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import base64
 import re
+import ssl
 import threading
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
+from compactor.storage.aws.limits import LIMITS
 from compactor.storage.aws.native import CHECKSUM, checksum_of
 from compactor.storage.aws.s3 import CONFLICTS, S3Clients, S3Store
 from compactor.storage.location import StoreLocation
 from tests.fakes.manual_clock import ManualClock
-from tests.servers import aws_environment
+from tests.servers import aws_environment, free_ports
 
 LOST = "lost"
 """The answer never comes: the connection is closed after the request."""
@@ -46,6 +56,14 @@ def beside(body: bytes) -> dict[str, str]:
 
 @pytest.fixture
 def s3() -> Iterator[tuple[ScriptedS3, S3Store]]:
+    with scripted_server() as (scripted, endpoint_url), aws_environment():
+        location = StoreLocation("s3://bucket/some/prefix", endpoint_url)
+        yield scripted, S3Store(location, S3Clients.open(endpoint_url, None), ManualClock())
+
+
+@contextmanager
+def scripted_server(tls: ssl.SSLContext | None = None) -> Iterator[tuple[ScriptedS3, str]]:
+    """And its URL."""
     scripted = ScriptedS3()
 
     class Handler(BaseHTTPRequestHandler):
@@ -90,15 +108,109 @@ def s3() -> Iterator[tuple[ScriptedS3, S3Store]]:
             return
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    endpoint_url = f"http://127.0.0.1:{server.server_address[1]}"
-    location = StoreLocation("s3://bucket/some/prefix", endpoint_url)
     try:
-        with aws_environment():
-            yield scripted, S3Store(location, S3Clients.open(endpoint_url, None), ManualClock())
+        yield scripted, f"{'http' if tls is None else 'https'}://localhost:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()
+
+
+ALL_REQUESTS = ["PUT /bucket/some/prefix/a if none match *", "GET /bucket/some/prefix/a", "GET /bucket"]
+
+
+def reads_and_writes(store: S3Store, scripted: ScriptedS3) -> list[str]:
+    """The requests for all that obstore does, and for a listing, which boto3 does."""
+    scripted.bodies = [(b"", beside(b"")), (b"<ListBucketResult></ListBucketResult>", {})]
+    assert store.put_if_absent("a", b"")
+    assert store.read("a") == b""
+    assert list(store.list("b")) == []
+    return [request.partition("?")[0] for request in scripted.requests]
+
+
+def test_an_endpoint_that_is_given_comes_before_that_of_the_environment(
+    s3: tuple[ScriptedS3, S3Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
+    scripted, store = s3
+    assert reads_and_writes(store, scripted) == ALL_REQUESTS
+
+
+def test_the_endpoint_of_the_environment_holds_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted_server() as (scripted, url), aws_environment():
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", url)
+        store = S3Store(StoreLocation("s3://bucket/some/prefix"), S3Clients.open(None, None), ManualClock())
+        requests = reads_and_writes(store, scripted)
+    assert requests == ALL_REQUESTS
+
+
+@pytest.mark.parametrize(
+    ("region", "variables", "host"),
+    [
+        ("eu-west-1", {}, "data-of-us.s3.eu-west-1.amazonaws.com"),
+        ("cn-north-1", {}, "data-of-us.s3.cn-north-1.amazonaws.com.cn"),
+        ("us-west-2", {"AWS_USE_FIPS_ENDPOINT": "true"}, "data-of-us.s3-fips.us-west-2.amazonaws.com"),
+        ("eu-west-1", {"AWS_USE_DUALSTACK_ENDPOINT": "true"}, "data-of-us.s3.dualstack.eu-west-1.amazonaws.com"),
+    ],
+)
+def test_obstore_asks_where_boto3_does(
+    region: str, variables: dict[str, str], host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with aws_environment():
+        config: dict[str, object] = {**S3Clients.open(None, region).bucket("data-of-us").config}
+    assert config["endpoint_url_s3"] == f"https://{host}"
+    assert config["virtual_hosted_style_request"] == "true"
+
+
+def test_a_service_with_a_certificate_of_ones_own_is_trusted_by_aws_ca_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, tls = own_authority(tmp_path)
+    with scripted_server(tls) as (scripted, url), aws_environment():
+        location = StoreLocation("s3://bucket/some/prefix", url)
+        impatient = replace(LIMITS, tries_max=1)
+        strange = S3Store(location, S3Clients.open(url, None, impatient), ManualClock())
+        with pytest.raises(Unavailable, match=r"no connection \(InvalidCertificate\)"):
+            strange.read("a")
+
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(authority))
+        store = S3Store(location, S3Clients.open(url, None), ManualClock())
+        assert reads_and_writes(store, scripted) == ALL_REQUESTS
+
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "none"))
+        with pytest.raises(Invalid, match="AWS_CA_BUNDLE"):
+            S3Clients.open(url, None)
+
+
+def own_authority(folder: Path) -> tuple[Path, ssl.SSLContext]:
+    """The certificate of an authority, and a server at `localhost` that it vouches for."""
+    now = datetime.now(UTC)
+
+    def certificate(name: str, issuer: str, signed_by: EllipticCurvePrivateKey, *, is_authority: bool) -> bytes:
+        builder = x509.CertificateBuilder(
+            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]),
+            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]),
+            (signed_by if is_authority else server_key).public_key(),
+            x509.random_serial_number(),
+            now - timedelta(days=1),
+            now + timedelta(days=1),
+        )
+        builder = builder.add_extension(x509.BasicConstraints(is_authority, None), critical=True)
+        builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        return builder.sign(signed_by, SHA256()).public_bytes(Encoding.PEM)
+
+    authority_key, server_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    authority, server = folder / "authority.pem", folder / "server.pem"
+    authority.write_bytes(certificate("authority", "authority", authority_key, is_authority=True))
+    key = server_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    server.write_bytes(key + certificate("localhost", "authority", authority_key, is_authority=False))
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(server)
+    return authority, tls
 
 
 def test_put_if_absent_is_one_conditional_put_below_the_prefix(s3: tuple[ScriptedS3, S3Store]) -> None:
@@ -253,3 +365,15 @@ def test_a_process_has_one_set_of_clients_for_a_service(s3: tuple[ScriptedS3, S3
     here, there = StoreLocation("s3://a", store.location.endpoint_url), StoreLocation("s3://b/c", "http://127.0.0.1:9")
     assert S3Store.open(here).clients is S3Store.open(replace(here, root_uri="s3://b/c")).clients
     assert S3Store.open(here).clients is not S3Store.open(there).clients
+
+
+def test_a_lost_answer_and_a_closed_port_are_named_in_words(s3: tuple[ScriptedS3, S3Store]) -> None:
+    scripted, store = s3
+    scripted.script = [LOST]
+    with pytest.raises(Unavailable, match=r"a cannot be created: the connection was closed before an answer$"):
+        store.put_if_absent("a", b"")
+    (port,) = free_ports(1)
+    nowhere = f"http://127.0.0.1:{port}"
+    closed = S3Clients.open(nowhere, None, replace(LIMITS, tries_max=1))
+    with pytest.raises(Unavailable, match=r"a cannot be read: no connection \(Connection refused\)$"):
+        S3Store(StoreLocation("s3://bucket", nowhere), closed, ManualClock()).read("a")
