@@ -38,7 +38,7 @@ _UNHURRIED = settings(
 engine.MAX_SHRINKING_SECONDS = 60
 
 # Examples follow from the test's own text, so that what fails on one machine fails on every other.
-settings.register_profile("ci", _UNHURRIED, derandomize=True, max_examples=60)
+settings.register_profile("ci", _UNHURRIED, derandomize=True, max_examples=40)
 # `HYPOTHESIS_PROFILE=dev make test` looks for new examples, and for more of them.
 settings.register_profile("dev", _UNHURRIED, max_examples=300)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
