@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
@@ -83,7 +84,11 @@ class StreamSchemas:
             compacted = () if snapshot.compacted is None else snapshot.compacted.files.values()
             pending = () if source is None else _newest_pending(stream, snapshot, source)
             files, held = (*compacted, *pending), [schema for _, schema in before]
-            reasons = [f"{name}: {each}" for name, schema in found for each in times_out_of_range(files, held, schema)]
+            reasons = [
+                f"{name}: {times.in_delta()}"
+                for name, schema in found
+                for times in times_out_of_range(files, held, schema)
+            ]
             if reasons:
                 raise Invalid(*reasons)
         return before
@@ -172,12 +177,32 @@ def _newest_pending(stream: PartitionStream, snapshot: StreamSnapshot, source: S
     return islice(files, FILES_READ_MAX)
 
 
-def times_out_of_range(files: Iterable[DataFile], held: Sequence[pa.Schema], schema: pa.Schema) -> Iterator[str]:
-    """A reason for each column that a delta with this schema widens to nanoseconds although one of the files has times
-    that these cannot hold: its rows could not be read any more. Of nested times no bounds are known.
+@dataclass(frozen=True)
+class TimesOutOfRange:
+    """
+    Attributes:
+        kind: of the column with these times, which nanoseconds cannot hold
+        bounds: words about them"""
+
+    column: str
+    kind: pa.DataType
+    bounds: str
+
+    def in_delta(self) -> str:
+        return (
+            f"column {self.column!r} comes in nanoseconds, which hold the years 1678 to 2262, and the stream has times "
+            f"{self.bounds}: append it as {self.kind}"
+        )
+
+
+def times_out_of_range(
+    files: Iterable[DataFile], held: Sequence[pa.Schema], schema: pa.Schema
+) -> Iterator[TimesOutOfRange]:
+    """For each column that `schema` widens to nanoseconds although one of the files has times that these cannot hold:
+    its rows could not be read so. Of nested times no bounds are known.
 
     Args:
-        held: the schemas of the files' rows until then"""
+        held: the schemas of the files' rows"""
     for name in (each.name for each in schema if pa.types.is_timestamp(each.type) and each.type.unit == "ns"):
         kinds = (each.field(name).type for each in held if each.get_field_index(name) >= 0)
         coarse = next((kind for kind in kinds if pa.types.is_timestamp(kind) and kind.unit != "ns"), None)
@@ -189,10 +214,7 @@ def times_out_of_range(files: Iterable[DataFile], held: Sequence[pa.Schema], sch
             low, high = (str(each or "").rstrip("Z") for each in (stats.min_value, stats.max_value))
             if not _NANOSECONDS_FROM <= low <= high <= _NANOSECONDS_TO:
                 bounds = f"from {low} to {high}" if low else "of years that have not four digits"
-                yield (
-                    f"column {name!r} comes in nanoseconds, which hold the years 1678 to 2262, and the stream has "
-                    f"times {bounds}: append it as {coarse}"
-                )
+                yield TimesOutOfRange(name, coarse, bounds)
                 break
 
 

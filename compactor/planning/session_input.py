@@ -292,9 +292,9 @@ def _refuse_times_out_of_range(session: SessionInput) -> None:
         return
     first_of = dict(reversed(list(zip(session.schemas, session.streams.pending, strict=True))))
     reasons = [
-        f"{ref.uri}: {reason}"
+        f"{ref.uri}: {times.in_delta()}"
         for schema, ref in first_of.items()
-        for reason in times_out_of_range(compacted.files.values(), [held], schema)
+        for times in times_out_of_range(compacted.files.values(), [held], schema)
     ]
     if reasons:
         raise Invalid(*reasons)

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.catalog.stream import PartitionStream
+from compactor.catalog.stream_schema import times_out_of_range
 from compactor.model.errors import Invalid
 from compactor.model.names import PartitionValues, counted
 from compactor.reading.excluded import (
@@ -112,6 +113,7 @@ class Scan:
         # A filter without columns is evaluated for each row all the same.
         filtered = pa.schema([whole_schema.field(name) for name in filtered_by or names[:1]])
         self._columns = ReadColumns(self.schema.remove_metadata(), row_filter, filtered)
+        self._parts = parts
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
@@ -141,6 +143,7 @@ class Scan:
         return pa.Table.from_batches(list(self.to_batches()), self.schema)
 
     def _read(self, columns: ReadColumns) -> Iterator[pa.RecordBatch]:
+        _refuse_times_out_of_range(self._parts, self.scan_files, [*columns.returned, *columns.filtered])
         few_bytes = sum(scanned.file.size_bytes for scanned in self.scan_files) < THREADED_BYTES_MIN
         threads = 1 if few_bytes and not self._location.is_remote else pa.cpu_count()
         pieces = plan_pieces(self._location, self.scan_files, columns, threads)
@@ -228,6 +231,22 @@ def _unified(named: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
         with suppress(Invalid):
             return unify_schemas([(name, open_schema(schema)) for name, schema in named])
         raise
+
+
+def _refuse_times_out_of_range(parts: Iterable[ScanPart], read: Iterable[ScanFile], fields: Iterable[pa.Field]) -> None:
+    """`append` compares a delta with its own stream; two streams may differ."""
+    schema = pa.schema({each.name: each for each in fields}.values())
+    uris = {scanned.uri for scanned in read}
+    reasons = [
+        f"column {times.column!r} of {part.stream} has times {times.bounds}, and other partitions have nanoseconds, "
+        "which hold the years 1678 to 2262: scan these partitions by themselves, or leave the column out"
+        for part in parts
+        for times in times_out_of_range(
+            (scanned.file for scanned in part.files if scanned.uri in uris), [part.schema], schema
+        )
+    ]
+    if reasons:
+        raise Invalid(*reasons)
 
 
 # -- partition columns

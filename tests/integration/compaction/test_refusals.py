@@ -79,6 +79,25 @@ def test_nanoseconds_that_compacted_times_do_not_fit_into_are_refused_before_the
     other()
 
 
+def test_partitions_whose_times_no_type_holds_are_read_apart_or_without_that_column(lake: DeltaCatalog) -> None:
+    table = lake.create_table("ACME.DAYS.V1", ["day"], primary_keys=["id"])
+    last = pa.array(["9999-12-31"]).cast(pa.timestamp("us"))
+    now = pa.array(["2026-11-27"]).cast(pa.timestamp("ns"))
+    for day, at in (("1", last), ("2", now)):
+        table.append({"day": day}, pa.table({"id": [1], "at": at}))
+    compact("ACME.DAYS.V1", delta_catalog_client=lake)
+    for view in ("compacted", "merged"):
+        reason = r"^column 'at' of ACME.DAYS.V1 day=1 has times from 9999-12-31T.*: scan these partitions by themselves"
+        with pytest.raises(Invalid, match=reason):
+            table.scan(view=view).to_table()
+        assert (
+            table.scan({"day": "1"}, view=view).to_table().column("at").cast(last.type).to_pylist() == last.to_pylist()
+        )
+        assert table.scan({"day": "2"}, view=view).to_table().column("at").cast(now.type).to_pylist() == now.to_pylist()
+        assert table.scan(columns=["id"], view=view).to_table().num_rows == 2
+        assert table.scan(view=view).count_rows() == 2
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
