@@ -64,9 +64,10 @@ from compactor.model.names import ContentType, PartitionValues
 from compactor.planning.spec import Partition
 from compactor.publishing.keys import IcebergFolder
 from compactor.publishing.publication import published_bounds
+from compactor.publishing.published_bounds import PublishedBounds, PublishedObject
 from compactor.schemas.unify import parse_schema
 from compactor.storage.keys import encode_partition, parse_any
-from compactor.storage.object_store import ObjectEntry
+from compactor.storage.object_store import ObjectEntry, ObjectStore, UnfinishedWrite
 from compactor.tabular import TabularFile, read_batches, read_table
 from compactor.tabular.bounds import RunningStats
 
@@ -93,9 +94,10 @@ class PrivacyProof(Document):
     """The result. If `holders` is empty, no object of the tables contains a value of the key.
 
     Attributes:
+        partition: None: several
         columns: the searched columns; None: all columns"""
 
-    partition: Partition
+    partition: Partition | None
     tables: tuple[str, ...]
     columns: tuple[str, ...] | None
     searched_objects: int
@@ -145,24 +147,111 @@ def prove_many(
 ) -> list[PrivacyProof]:
     """A proof for each key, in order. Every object of the partition is read once. Raises `Invalid` for keys with other
     columns than the table's, or with different ones."""
-    tables = _related(lake, lake.table_even_dropped(table_id), partition)
-    is_known = _key_columns(tables, partition) is not None
-    schema = _key_schema(tables, partition)
-    wanted = [_key(schema, key, is_known=is_known) for key in keys]
-    if len({key.columns for key in wanted}) > 1:
-        raise Invalid("the keys have different columns: give the same ones for each")
-    private = sorted({name for table in tables for name in table.properties.private_columns})
-    searches = [_StreamSearch(lake, table, partition, wanted, private, clock) for table in tables]
-    return [
-        PrivacyProof(
-            partition=dict(partition),
-            tables=tuple(table.table_id for table in tables),
-            columns=tuple(dict.fromkeys((*key.columns, *private))) if private else None,
-            searched_objects=sum(search.searched for search in searches),
-            holders=tuple(holder for search in searches for holder in search.holders(number)),
-        )
-        for number, key in enumerate(wanted)
-    ]
+    return prove_partitions(lake, table_id, [partition], lambda _: keys, clock)
+
+
+def prove_partitions(
+    lake: DeltaCatalog,
+    table_id: str,
+    partitions: Sequence[PartitionValues],
+    keys_of: Callable[[pa.Schema], Sequence[KeyValues]],
+    clock: Clock,
+) -> list[PrivacyProof]:
+    """`prove_many` over all these partitions together. One that has no rows takes the types of the first that has.
+
+    Args:
+        keys_of: the keys in the types of these columns"""
+    schemas: list[pa.Schema | None] = []
+    for partition in partitions:
+        try:
+            schemas.append(key_schema(lake, table_id, partition))
+        except Invalid as error:
+            schemas.append(None)
+            refused = error
+    first = next((each for each in schemas if each is not None), None)
+    if first is None:
+        raise refused
+    prover, proofs = _Prover(lake, table_id, clock, {}), []
+    for partition, own in zip(partitions, schemas, strict=True):
+        schema = first if own is None else own
+        proofs.append(prover.prove(partition, schema, keys_of(schema)))
+    return [_together(of_key) for of_key in zip(*proofs, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Prover:
+    """Proves partitions one after the other, and reads what belongs to a whole table once.
+
+    Attributes:
+        found: of the tables that were searched before; their objects are counted there"""
+
+    lake: DeltaCatalog
+    table_id: str
+    clock: Clock
+    found: dict[str, _TableObjects]
+
+    def prove(self, partition: PartitionValues, schema: pa.Schema, keys: Sequence[KeyValues]) -> list[PrivacyProof]:
+        tables = _related(self.lake, self.lake.table_even_dropped(self.table_id), partition)
+        is_known = _key_columns(tables, partition) is not None
+        wanted = [_key(schema, key, is_known=is_known) for key in keys]
+        if len({key.columns for key in wanted}) > 1:
+            raise Invalid("the keys have different columns: give the same ones for each")
+        private = sorted({name for table in tables for name in table.properties.private_columns})
+        unseen = [table for table in tables if table.table_id not in self.found]
+        for table in unseen:
+            self.found[table.table_id] = _TableObjects.of(self.lake, table, self.clock)
+        searches = [
+            _StreamSearch(self.found[table.table_id], partition, wanted, private, self.clock) for table in tables
+        ]
+        of_tables = sum(self.found[table.table_id].count for table in unseen)
+        return [
+            PrivacyProof(
+                partition=dict(partition),
+                tables=tuple(table.table_id for table in tables),
+                columns=tuple(dict.fromkeys((*key.columns, *private))) if private else None,
+                searched_objects=of_tables + sum(search.searched for search in searches),
+                holders=tuple(holder for search in searches for holder in search.holders(number)),
+            )
+            for number, key in enumerate(wanted)
+        ]
+
+
+def _together(proofs: Sequence[PrivacyProof]) -> PrivacyProof:
+    """Of one key in several partitions. What belongs to the whole table is named once."""
+    if len(proofs) == 1:
+        return proofs[0]
+    columns = [each.columns for each in proofs if each.columns is not None]
+    return PrivacyProof(
+        partition=None,
+        tables=tuple(dict.fromkeys(table_id for proof in proofs for table_id in proof.tables)),
+        columns=tuple(dict.fromkeys(name for each in columns for name in each))
+        if len(columns) == len(proofs)
+        else None,
+        searched_objects=sum(proof.searched_objects for proof in proofs),
+        holders=tuple(dict.fromkeys(holder for proof in proofs for holder in proof.holders)),
+    )
+
+
+@dataclass(frozen=True)
+class _TableObjects:
+    """What belongs to no partition of a table alone."""
+
+    store: ObjectStore
+    table: Table
+    published: tuple[PublishedBounds, ...]
+    published_objects: tuple[PublishedObject, ...]
+    unfinished: tuple[UnfinishedWrite, ...]
+
+    @classmethod
+    def of(cls, lake: DeltaCatalog, table: Table, clock: Clock) -> _TableObjects:
+        published, folder = published_bounds(lake.store, table, clock), f"{IcebergFolder(table.table_id).key}/"
+        objects = tuple(found for each in published for found in each.objects())
+        unfinished = (each for each in lake.store.unfinished() if each.name.startswith(folder) or "/" not in each.name)
+        return cls(lake.store, table, published, objects, tuple(unfinished))
+
+    @property
+    def count(self) -> int:
+        return len(self.published_objects) + len(self.unfinished)
 
 
 class _StreamSearch:
@@ -170,14 +259,14 @@ class _StreamSearch:
 
     def __init__(
         self,
-        lake: DeltaCatalog,
-        table: Table,
+        of_table: _TableObjects,
         partition: PartitionValues,
         keys: Sequence[_Key],
         private: Sequence[str],
         clock: Clock,
     ) -> None:
-        self._store = lake.store
+        store, table = of_table.store, of_table.table
+        self._store = store
         self._table = table
         self._stream = table.stream(partition)
         self._keys = keys
@@ -190,16 +279,13 @@ class _StreamSearch:
         # Listed before the log is read, so that the log has every commit of a listed file.
         folder = TableFolder(table.table_id)
         open_files = f"{folder.open_files}/{partition_hash(self._stream.partition)}/"
-        self._objects = [*lake.store.list(f"{self._stream.folder.data}/"), *lake.store.list(open_files)]
-        self._published = published_bounds(lake.store, table, clock)
-        fresh = PartitionStream.open(lake.store, self._stream.folder, clock)
+        self._objects = [*store.list(f"{self._stream.folder.data}/"), *store.list(open_files)]
+        self._of_table = of_table
+        fresh = PartitionStream.open(store, self._stream.folder, clock)
         self._history = _history(self._stream, fresh)
-        prefixes = (f"{self._stream.folder.data}/", f"{folder.open_files}/", f"{IcebergFolder(table.table_id).key}/")
-        self._unfinished_writes = [
-            write for write in self._store.unfinished() if write.name.startswith(prefixes) or "/" not in write.name
-        ]
+        prefixes = (f"{self._stream.folder.data}/", open_files)
+        self._unfinished_writes = [write for write in self._store.unfinished() if write.name.startswith(prefixes)]
         self._log_listing = list(self._store.list(f"{self._stream.folder.log}/"))
-        self._published_listing = [each for published in self._published for each in published.objects()]
         self._found = {entry.key: self._search(entry) for entry in self._objects}
         self._found_outside = dict(self._search_outside())
 
@@ -207,7 +293,7 @@ class _StreamSearch:
     def searched(self) -> int:
         entries = [entry.number for entry in self._history.entries]
         checkpoints = sum(_checkpoint_number(entry.key) is not None for entry in self._log_listing)
-        parts = (self._objects, self._found_outside, self._unfinished_writes, entries, self._published_listing)
+        parts = (self._objects, self._found_outside, self._unfinished_writes, entries)
         return sum(map(len, parts)) + checkpoints
 
     def holders(self, number: int) -> Iterator[Holder]:
@@ -275,7 +361,7 @@ class _StreamSearch:
         if not is_open_file(key):
             return 0
         stream, unnamed_at = encode_partition(self._stream.partition), self._history.unnamed_at[key]
-        found = [each.shown_until_ms(key, stream, unnamed_at) for each in self._published]
+        found = [each.shown_until_ms(key, stream, unnamed_at) for each in self._of_table.published]
         times = [each for each in found if each is not None]
         return max(times) if len(times) == len(found) else None
 
@@ -330,7 +416,7 @@ class _StreamSearch:
                 yield self._holder(path, "registered file", "it is registered in place", None, how)
 
     def _unfinished(self) -> Iterator[Holder]:
-        for write in self._unfinished_writes:
+        for write in (*self._unfinished_writes, *self._of_table.unfinished):
             at_ms = write.begun_at_ms + self._grace_ms
             yield self._holder(write.name, "unfinished write", "it was never finished", at_ms, self._by_gc(at_ms))
 
@@ -361,7 +447,7 @@ class _StreamSearch:
     def _published_objects(self) -> Iterator[Holder]:
         """Published metadata with bounds of this partition's files, which the log had when it named them."""
         telling = {path: frozenset(self._telling_columns(file)) for path, file in self._history.files.items()}
-        for each in self._published_listing:
+        for each in self._of_table.published_objects:
             if each.bounded is None:
                 why = "it cannot be read, and may repeat an entry's bounds"
             elif any(columns & telling.get(path, frozenset()) for path, columns in each.bounded.items()):

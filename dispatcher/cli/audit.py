@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
+import pyarrow as pa
 import typer
 
 from compactor.catalog.stream import PartitionStream
 from compactor.lake import DeltaCatalog
 from compactor.log_context import be_verbose
-from compactor.maintenance.privacy import KeyValues, PrivacyProof, key_schema, prove_many
+from compactor.maintenance.privacy import KeyValues, PrivacyProof, prove_partitions
 from compactor.maintenance.verify import verify
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Corrupt, Invalid
@@ -25,7 +26,7 @@ from dispatcher.cli.table_places import (
     existing_stream,
     parse_key,
     parse_keys,
-    partition_even_dropped,
+    partitions_even_dropped,
     partitions_of,
 )
 from dispatcher.clients import dependencies_of
@@ -215,7 +216,8 @@ def prove_key(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Name every object that may still hold the values of a key, and when it goes. Exit code 1 while there is one. Of
-    many keys, say for each whether it is proved gone; every file is read once.
+    many keys, say for each whether it is proved gone; every file is read once. Without a partition, all are searched,
+    dropped ones too.
 
     The values of a key are those of its columns and of the table's private columns; of a table without private columns,
     those of all columns.
@@ -223,20 +225,28 @@ def prove_key(
     if (key is None) == (keys is None):
         raise Invalid("which key? Give --key COLUMN=VALUE for each of its columns, or --keys FILE for many keys")
     catalog, clock = lake.open(), dependencies_of(context).clock
-    wanted = partition_even_dropped(catalog, table, partition)
-    schema = key_schema(catalog, table, wanted)
+    wanted = partitions_even_dropped(catalog, table, partition)
     if keys is not None:
-        many = parse_keys(read_document(keys), schema.names, schema)
-        _answer_many(output, table, many, prove_many(catalog, table, wanted, many, clock))
+        text, many = read_document(keys), list[KeyValues]()
+
+        def keys_of(schema: pa.Schema) -> Sequence[KeyValues]:
+            many[:] = parse_keys(text, schema.names, schema)
+            return many
+
+        proofs = prove_partitions(catalog, table, wanted, keys_of, clock)
+        _answer_many(output, table, many, proofs)
         return
-    (proof,) = prove_many(catalog, table, wanted, [parse_key(key or (), schema.names, schema)], clock)
+    (proof,) = prove_partitions(
+        catalog, table, wanted, lambda schema: [parse_key(key or (), schema.names, schema)], clock
+    )
+    where = render_partition(wanted[0]) if len(wanted) == 1 else f"any of {len(wanted):,} partitions"
     searched, left = counted(proof.searched_objects, "object"), len(proof.holders)
     answer_records(
         output,
         {"table_id": table, **proof.model_dump(mode="json")},
         "holders",
         _COLUMNS,
-        none=f"None of {searched} holds a value of the key in {render_partition(wanted)} of {', '.join(proof.tables)}.",
+        none=f"None of {searched} holds a value of the key in {where} of {', '.join(proof.tables)}.",
         after=[f"{counted(left, 'object')} of {searched} may hold values of the key."] if left else [],
     )
     if proof.holders:

@@ -115,14 +115,16 @@ def partitions_of(table: Table, pairs: Sequence[str] | None) -> list[dict[str, s
     return [stream.partition for stream in streams]
 
 
-def partition_even_dropped(lake: DeltaCatalog, table_id: str, pairs: Sequence[str] | None) -> dict[str, str]:
-    """The named partition of a table; either may be dropped. Raises `Invalid` if there never was one."""
+def partitions_even_dropped(lake: DeltaCatalog, table_id: str, pairs: Sequence[str] | None) -> list[dict[str, str]]:
+    """The named partition of a table, or all; all of it may be dropped. Raises `Invalid` if there is none."""
     table = lake.table_even_dropped(table_id)
-    partition = table.stream(parse_partition(pairs)).partition
     existing = table.partitions_even_dropped()
+    if not pairs and existing:
+        return existing
+    partition = table.stream(parse_partition(pairs)).partition
     if partition not in existing:
         raise Invalid(no_such_partition(table_id, partition, existing))
-    return partition
+    return [partition]
 
 
 def parse_key(pairs: Sequence[str], key_columns: Sequence[str], schema: pa.Schema) -> dict[str, object]:

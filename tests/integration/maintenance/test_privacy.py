@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable
@@ -15,13 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from compactor import DeltaCatalog, compact
+from compactor.catalog.keys import TableFolder
 from compactor.index.files import IndexTarget
 from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
 from compactor.lake import Table
 from compactor.log.keys import EntryObject, ListsObject
 from compactor.maintenance.collection import Collection, GracePeriods
-from compactor.maintenance.privacy import PrivacyProof, prove_many
+from compactor.maintenance.privacy import PrivacyProof, prove_many, prove_partitions
 from compactor.model.errors import Corrupt, Invalid
 from compactor.planning import round_planner
 from compactor.planning.session_planner import pin_sessions
@@ -484,3 +486,38 @@ def test_a_file_of_keys_is_answered_with_a_line_for_each(lake: DeltaCatalog, com
     file.write_text("\n")
     assert "the file of keys has no line" in command(*prove_file).err
     assert "Give --key COLUMN=VALUE" in command(*prove_file[:-2]).err
+
+
+def test_without_a_partition_all_are_searched_dropped_ones_too(
+    lake: DeltaCatalog, clock: ManualClock, command: Command, tmp_path: Path
+) -> None:
+    table = lake.create_table(PEOPLE, ["day"], properties={**PRIVATE, "publish": ["delta"]})
+    days = [{"day": each} for each in ("1", "2", "3", "4")]
+    for day, emails in zip(days, ((ANN,), (BOB,), (ANN, BOB)), strict=False):
+        table.append(day, people(*emails))
+    run(lake)
+    table.append(days[3], people(ANN).slice(0, 0))
+    table.drop_partitions(days[2], dry_run=False)
+
+    def together(email: str) -> PrivacyProof:
+        return prove_partitions(lake, PEOPLE, table.partitions_even_dropped(), lambda _: [{"email": email}], clock)[0]
+
+    alone = [prove_many(lake, PEOPLE, day, [{"email": ANN}], clock)[0] for day in days]
+    found = together(ANN)
+    assert (found.partition, found.tables) == (None, (PEOPLE,))
+    assert set(found.holders) == {holder for proof in alone for holder in proof.holders}
+    assert len(found.holders) == len(set(found.holders))
+    of_the_table = len(list(lake.store.list(f"{TableFolder(PEOPLE).open_files}/_delta_log/")))
+    assert found.searched_objects == sum(proof.searched_objects for proof in alone) - 3 * of_the_table
+    named = [re.search(r"/data/day=(\d)/", holder.key) for holder in found.holders]
+    assert {each[1] for each in named if each is not None} == {"1", "3"}
+    assert not together("nobody@example").holders
+
+    prove = ("privacy", "prove", PEOPLE, "--lake", lake.location.root_uri, "--key")
+    assert command(*prove, f"email={ANN}").exit_code == 1
+    nobody = command(*prove, "email=nobody@example")
+    assert nobody.exit_code == 0
+    assert "in any of 4 partitions of" in " ".join(nobody.out.split())
+    lines = tmp_path / "keys.jsonl"
+    lines.write_text(f'{{"email": "{ANN}"}}\n{{"email": "nobody@example"}}\n')
+    assert "1 key of 2 proved gone." in command(*prove[:-1], "--keys", str(lines)).out
