@@ -129,7 +129,8 @@ def results_table() -> Iterator[str]:
     usd_per_tb_on_s3 = on_s3 * CORES / (S3_ROWS * 1_024) * 1e12 / 3_600 * usd_core_hour
     largest, cheapest = modelled(1_075.2, 110), modelled(20.0, 11)
     goals = table_of("Expected SLA and cost, before and after")
-    killed = [row[1].split(" of ") for row in table_of("Killed, and gone on").values()]
+    *killed, job_runs = (row[1] for row in table_of("Killed, and gone on").values())
+    sessions_killed = [each.split(" of ") for each in killed]
     on_cluster = table_of("Expected SLA on a cluster")["all"]
     yield "| result | the paper | measured, on two cores | modelled |"
     yield "|---|---|---|---|"
@@ -144,9 +145,9 @@ def results_table() -> Iterator[str]:
         f"| ${usd_per_tib(cheapest, 20.0, 11):.2f} a TiB, with the start of the cluster |"
     )
     yield (
-        f"| 4. resilience | 99.3 % of job runs succeed | {sum(int(each[0]) for each in killed)} of "
-        f"{sum(int(each[1]) for each in killed)} sessions of which a worker or the dispatcher was killed; 500 job runs "
-        "under `make proof` were not counted | |"
+        f"| 4. resilience | 99.3 % of job runs succeed | {sum(int(each[0]) for each in sessions_killed)} of "
+        f"{sum(int(each[1]) for each in sessions_killed)} sessions of which a worker or the dispatcher was killed; "
+        f"{job_runs} job runs under `make proof` | |"
     )
     beyond = goals["sessions beyond their initial expected SLA"][1]
     sessions = int(table_of("Expected SLA and cost, before and after", 1)["all"][0])
