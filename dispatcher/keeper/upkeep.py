@@ -4,8 +4,8 @@
     the state             every `upkeep_seconds`: days of the history are closed, old plans deleted
     publication           every `PUBLISH_SECONDS`: published tables that lag
 
-Each step is idempotent, and several keepers may do it at the same time; an object says when it was done last, which
-spares them the work. A step that fails, or a table, keeps none of the others from being done.
+Each step is idempotent, and several keepers may do it at the same time; an object says when it was done last, or has
+begun, which spares them the work. A step that fails, or a table, keeps none of the others from being done.
 """
 
 from __future__ import annotations
@@ -30,12 +30,15 @@ _log = ProcessLog()
 LOOK_SECONDS = 300.0
 """Interval between two questions whether something is to be done."""
 
+AT_WORK_SECONDS = 3_600.0
+"""After which a step is begun again that has begun and not ended: its keeper was killed."""
+
 PUBLISH_SECONDS = 3_600.0
 """Interval between two publications of tables that lag."""
 
 
 class UpkeepNote(Document):
-    """When each step was done last, in ms since the epoch."""
+    """When each step was done last, in ms since the epoch; of one at work a time from which it is due in an hour."""
 
     done_at_ms: dict[str, int] = {}
 
@@ -82,11 +85,11 @@ class LakeUpkeep:
         now_ms, found = self._clock.now_ms(), Upkeep()
         for step, work in steps.items():
             try:
-                if now_ms - self._noted().get(step, 0) < self._seconds[step] * 1000:
+                before_ms, interval_ms = self._noted().get(step, 0), round(self._seconds[step] * 1000)
+                if now_ms - before_ms < interval_ms:
                     continue
-                done = work()
-                done_at_ms = {**self._noted(), step: now_ms}
-                self._store.overwrite(self._key, UpkeepNote(done_at_ms=done_at_ms).render())
+                done = self._do(step, work, before_ms, now_ms - interval_ms + round(AT_WORK_SECONDS * 1000))
+                self._note(step, now_ms)
             except LithifyError as error:
                 done = Upkeep(failed={step: str(error)})
             self._board.upkept(step, done.failed)
@@ -95,6 +98,17 @@ class LakeUpkeep:
             log = _log.error if found.failed else _log.info
             log("upkeep_done", steps=found.steps, deleted=found.deleted_files, failed=dict(found.failed))
         return found
+
+    def _do(self, step: str, work: Callable[[], Upkeep], before_ms: int, at_work_ms: int) -> Upkeep:
+        self._note(step, at_work_ms)
+        try:
+            return work()
+        except LithifyError:
+            self._note(step, before_ms)
+            raise
+
+    def _note(self, step: str, at_ms: int) -> None:
+        self._store.overwrite(self._key, UpkeepNote(done_at_ms={**self._noted(), step: at_ms}).render())
 
     def _noted(self) -> dict[str, int]:
         body = self._store.read(self._key)

@@ -29,7 +29,6 @@ from compactor.storage.object_store import ObjectStore
 ALL_STREAMS_SECONDS = 6 * 3_600.0
 """Interval between two looks at all streams of a table with news hints."""
 
-
 STREAMS_AT_ONCE = 64
 """Streams whose logs are folded before their figures are kept: a `Table` keeps more folds than that."""
 
@@ -49,9 +48,11 @@ class WatchedStream:
 
 @dataclass(frozen=True)
 class _ToLookAt:
-    """`had_news`, `all_at_seconds`: what the watch knows of hints once these partitions are read."""
+    """`had_news`, `all_at_seconds`: what the watch knows of hints once these partitions are read. `are_all`: the table
+    has no other streams."""
 
     partitions: list[dict[str, str]]
+    are_all: bool
     had_news: frozenset[str] = frozenset()
     all_at_seconds: float | None = None
 
@@ -88,6 +89,9 @@ class TableWatch:
             return known is None or not writes_here or self._has_grown(table, known)
 
         news = run_concurrently(self._store.location, is_new, found.partitions)
+        if found.are_all:  # without those of dropped partitions
+            listed = set(map(encode_partition, found.partitions))
+            self._streams = {key: known for key, known in self._streams.items() if key in listed}
         changed = [partition for partition, is_changed in zip(found.partitions, news, strict=True) if is_changed]
         for first in range(0, len(changed), STREAMS_AT_ONCE):
             self._read(table, changed[first : first + STREAMS_AT_ONCE])
@@ -96,16 +100,13 @@ class TableWatch:
 
     def _to_look_at(self, table: Table, policy: CompactWhen) -> _ToLookAt:
         if not table.properties.news_hints:
-            return _ToLookAt(table.partitions() if table.partition_keys else [{}])
-        if sees_idle_streams(policy) and self._all_are_due():
-            return _ToLookAt(table.partitions(), self._had_news, self._clock.monotonic_seconds())
+            return _ToLookAt(table.partitions() if table.partition_keys else [{}], True)
+        last, now = self._all_at_seconds, self._clock.monotonic_seconds()
+        if sees_idle_streams(policy) and (last is None or now - last >= ALL_STREAMS_SECONDS):
+            return _ToLookAt(table.partitions(), True, self._had_news, now)
         hinted = {encode_partition(each): each for each in table.partitions_with_news() or ()}
         left = [self._streams[key].partition for key in self._had_news - hinted.keys() if key in self._streams]
-        return _ToLookAt([*hinted.values(), *left], frozenset(hinted), self._all_at_seconds)
-
-    def _all_are_due(self) -> bool:
-        last, now = self._all_at_seconds, self._clock.monotonic_seconds()
-        return last is None or now - last >= ALL_STREAMS_SECONDS
+        return _ToLookAt([*hinted.values(), *left], False, frozenset(hinted), self._all_at_seconds)
 
     def _has_grown(self, table: Table, known: WatchedStream) -> bool:
         """One request: whether its log has the entry after the last one that was seen."""

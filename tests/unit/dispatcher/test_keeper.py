@@ -240,6 +240,20 @@ def test_a_failed_job_run_is_told_and_tried_again_later_and_later(world: KeeperW
     assert "it is failed" in failed[0].data.reasons  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("news_hints", [False, True])
+def test_a_dropped_partition_is_not_behind(world: KeeperWorld, news_hints: bool) -> None:
+    world.table({"lag_seconds": 600}, keys=("day",), news_hints=news_hints)
+    world.append(partition={"day": "1"})
+    keeper = world.keeper()
+    keeper.look()
+    world.clock.sleep(MINUTE)
+    world.append(partition={"day": "2"})
+    world.lake.table(ORDERS).drop_partitions({"day": "1"}, dry_run=False)
+    world.clock.sleep(MINUTE)
+    keeper.look()
+    assert [each.value for each in keeper.board.samples() if each.metric is TABLE_LAG] == [MINUTE]
+
+
 def test_a_table_that_cannot_be_read_is_set_aside_and_the_others_go_on(world: KeeperWorld) -> None:
     sink = MemorySink()
     for table_id in ("ACME.BAD.V1", "ACME.GOOD.V1"):
@@ -511,6 +525,20 @@ def test_a_step_of_the_upkeep_that_fails_keeps_no_other_from_being_done_and_is_d
     second = upkeep.do_what_is_due()
     assert (second.steps, dict(second.failed), keeper.board.troubles) == (("garbage",), {}, {})
     assert upkeep.do_what_is_due().steps == ()
+
+
+def test_garbage_that_another_keeper_collects_is_left_to_it_for_an_hour(world: KeeperWorld) -> None:
+    world.table()
+    keeper, state, lake = world.keeper(), FaultyStore(world.state), FaultyStore(world.lake_store)
+    state.stop_at(1)  # after its first write
+    with pytest.raises(Stopped):
+        upkeep_of(world, keeper, state, lake).do_what_is_due()
+    other = upkeep_of(world, keeper, FaultyStore(world.state), lake)
+    assert other.do_what_is_due().steps == ("state", "publication")
+    world.clock.sleep(60 * MINUTE - 0.001)
+    assert "garbage" not in other.do_what_is_due().steps
+    world.clock.sleep(0.001)
+    assert "garbage" in other.do_what_is_due().steps
 
 
 def test_an_upkeep_without_its_state_is_a_trouble_and_none_of_the_look(world: KeeperWorld) -> None:
