@@ -1,7 +1,7 @@
 """Decides whether a partition stream is to be compacted now, by its table's policy. Pure, with its arithmetic.
 
     nothing to do             NotDue
-    no rule of the policy     NotDue, and when one will be, if nothing changes
+    no rule of the policy     NotDue, and when one will be and the floor has passed, if nothing changes
     the floor has not passed  NotDue until then
     no window is open         Postponed, unless the oldest delta is older than `at_latest_seconds`
     a pause                   Postponed
@@ -15,7 +15,7 @@ Files of a stream are its compacted files and one for each pending delta: what a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil, inf
@@ -49,10 +49,11 @@ USD_MIN = 1e-6
 
 @dataclass(frozen=True)
 class Expected:
-    """What a compaction is expected to take. `usd` None: nothing is paid for it."""
+    """What a compaction is expected to take. `usd` None: nothing is paid for it. `unknown`: why neither is known."""
 
     seconds: float
     usd: float | None = None
+    unknown: str | None = None
 
 
 class PostponedBy(StrEnum):
@@ -112,15 +113,15 @@ def decide(figures: StreamFigures, policy: CompactWhen, now_ms: int, terms: Term
     if not has_work(figures):
         return NotDue(None, None, "there is nothing to do")
     measured = _measure(figures, now_ms)
-    rule = next((each for each in _rules(policy) if each.is_met(measured)), None)
-    if rule is None:
-        return _next_rule(policy, measured, now_ms)
     chosen = policy.resolved
     floor = chosen.not_before_seconds
-    if floor is not None and measured["seconds_since_compaction"] < floor:
-        until_ms = (figures.last_compacted_at_ms or 0) + floor * 1000
+    floor_ms = 0 if floor is None else (figures.last_compacted_at_ms or 0) + floor * 1000
+    rule = next((each for each in _rules(policy) if each.is_met(measured)), None)
+    if rule is None:
+        return _next_rule(policy, measured, now_ms, floor_ms)
+    if now_ms < floor_ms:
         since = measured["seconds_since_compaction"]
-        return NotDue(until_ms, "not_before_seconds", f"{since:,.0f} s since the last compaction, of {floor:,}")
+        return NotDue(floor_ms, "not_before_seconds", f"{since:,.0f} s since the last compaction, of {floor:,}")
     why = rule.sentence(measured)
     return _held_back(chosen, measured, now_ms, terms, rule, why) or Due(rule.name, why)
 
@@ -254,14 +255,15 @@ def _seconds_since(at_ms: int | None, now_ms: int) -> float:
     return inf if at_ms is None else max(now_ms - at_ms, 0) / 1000
 
 
-def _next_rule(policy: CompactWhen, measured: dict[str, float], now_ms: int) -> NotDue:
+def _next_rule(policy: CompactWhen, measured: dict[str, float], now_ms: int, floor_ms: int) -> NotDue:
     waits = [left for rule in _rules(policy) if (left := rule.ms_left(measured)) is not None]
     why = "; ".join(rule.sentence(measured) for rule in _rules(policy))
     why = f"not reached: {why}"
     if not waits:
         return NotDue(None, None, why)
     left_ms, figure = min(waits)
-    return NotDue(now_ms + left_ms, figure, why)
+    until_ms, figure = max((now_ms + left_ms, figure), (floor_ms, "not_before_seconds"))
+    return NotDue(until_ms, figure, why)
 
 
 # ------------------------------------------------------------------------------------------------ what holds back
@@ -277,6 +279,9 @@ def _held_back(
     if terms.pause is not None:
         return Postponed(PostponedBy.PAUSE, None, rule.name, f"{why}; paused: {terms.pause}")
     usd = terms.cost.usd or 0.0
+    if terms.cost.unknown is not None and (policy.max_usd is not None or policy.usd_per_day is not None):
+        reason = f"its cost is not known, and the policy limits money: {terms.cost.unknown}"
+        return Postponed(PostponedBy.BUDGET, None, rule.name, f"{why}; {reason}")
     if policy.max_usd is not None and usd > policy.max_usd:
         reason = f"it is expected to cost ${usd:,.4f}, and max_usd is ${policy.max_usd:,.4f}"
         return Postponed(PostponedBy.BUDGET, None, rule.name, f"{why}; {reason}")
@@ -307,32 +312,3 @@ def _number(value: float) -> str:
     if value == inf:
         return "not recorded"
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.3g}"
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A stream that competes for its table's money. `key`: of any kind that sorts."""
-
-    key: str
-    figures: StreamFigures
-    cost: Expected
-
-    @property
-    def rank(self) -> tuple[float, str]:
-        return (-benefit_per_usd(self.figures, self.cost), self.key)
-
-
-def decide_all(
-    candidates: Iterable[Candidate], policy: CompactWhen, now_ms: int, terms: Callable[[float, Expected], Terms]
-) -> dict[str, Decision]:
-    """The decisions on the streams of a table, by their keys. Those with most benefit per dollar take its money first.
-
-    Args:
-        terms: for the money promised to those before, and the cost of this one"""
-    promised_usd, found = 0.0, dict[str, Decision]()
-    for each in sorted(candidates, key=lambda candidate: candidate.rank):
-        decision = decide(each.figures, policy, now_ms, terms(promised_usd, each.cost))
-        if isinstance(decision, Due):
-            promised_usd += each.cost.usd or 0.0
-        found[each.key] = decision
-    return found

@@ -260,9 +260,9 @@ def _outlook_records(
             "pending_rows": figures.pending_rows,
             "pending_bytes": figures.pending_bytes,
             "lag_seconds": figures.lag_seconds(now_ms),
-            "expected_seconds": None if each.cost is None else each.cost.seconds,
+            "expected_seconds": None if each.cost is None or each.cost.unknown else each.cost.seconds,
             "expected_usd": None if each.cost is None else each.cost.usd,
-            "why": "it is being compacted, or its last job run has left it as it is",
+            "why": "it is being compacted",
         }
         match each.decision:
             case Due(rule=rule, why=why):

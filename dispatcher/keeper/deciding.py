@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from compactor.catalog.compact_when import CompactWhen
 from compactor.planning.due import (
-    Candidate,
     Decision,
     Due,
     Expected,
@@ -17,7 +18,6 @@ from compactor.planning.due import (
     Terms,
     benefit_per_usd,
     decide,
-    decide_all,
 )
 from dispatcher.keeper.decision_log import (
     DecidedStream,
@@ -64,7 +64,7 @@ class StreamOutlook:
     """
     Attributes:
         cost: None: it is not due, and was not asked for
-        decision: None: the stream is being compacted, or its last job run left it as it is"""
+        decision: None: the stream is being compacted"""
 
     stream: WatchedStream
     cost: Expected | None
@@ -74,55 +74,66 @@ class StreamOutlook:
 def outlooks(seen: Seen, state: DecisionState, now_ms: int) -> list[StreamOutlook]:
     """What becomes of each stream, in the order of `seen`."""
     at_work, free = state.streams_at_work, Terms(pause=seen.pause)
-    may_be = [each for each in seen.streams if each.key not in at_work and _may_be_tried(state, each, now_ms)]
-    decisions = {each.key: decide(each.figures, seen.policy, now_ms, free) for each in may_be}
-    due = [each for each in may_be if not isinstance(decisions[each.key], NotDue)]
-    costs = {each.key: seen.costs(each) for each in due}
+    rest = [each for each in seen.streams if each.key not in at_work]
+    decisions: dict[str, Decision] = {
+        each.key: _left(state, each, now_ms) or decide(each.figures, seen.policy, now_ms, free) for each in rest
+    }
+    due = [StreamOutlook(each, seen.costs(each), None) for each in rest if not isinstance(decisions[each.key], NotDue)]
     spent_usd = state.spent_usd(now_ms)
-    decisions |= decide_all(
-        [Candidate(each.key, each.figures, costs[each.key]) for each in due],
-        seen.policy,
-        now_ms,
-        lambda promised_usd, cost: Terms(spent_usd + promised_usd, cost, seen.pause),
-    )
+    for each in sorted(due, key=rank):
+        terms = Terms(spent_usd, _cost(each), seen.pause)
+        decisions[each.stream.key] = found = decide(each.stream.figures, seen.policy, now_ms, terms)
+        spent_usd += (terms.cost.usd or 0.0) if isinstance(found, Due) else 0.0
+    costs = {each.stream.key: each.cost for each in due}
     return [StreamOutlook(each, costs.get(each.key), decisions.get(each.key)) for each in seen.streams]
 
 
 def decisions_on(seen: Seen, state: DecisionState, now_ms: int) -> list[DecisionAction]:
     """The actions for the log: an instruction for each `PARTITIONS_PER_INSTRUCTION` streams, and what is postponed.
 
-    Where money is limited one job run of the table is open at a time: what it has spent is known before the next one,
-    so that one session at most passes a day's money, if none costs more than `BUDGET_MARGIN` times its expectation.
+    Where money is limited, what is open and new is expected to cost at most the rest of the day's money by
+    `BUDGET_MARGIN`, or is one session: so one session at most passes that money, if none costs more than so many times
+    its expectation.
     """
     found = outlooks(seen, state, now_ms)
     due = [each for each in found if isinstance(each.decision, Due)]
+    due.sort(key=rank)
     usd_per_day = seen.policy.usd_per_day
-    if usd_per_day is None:
-        groups = list(_groups(due, seen.policy.max_usd))
-    elif state.open:
-        groups = []
-    else:
-        together_usd = (usd_per_day - state.spent_usd(now_ms)) / BUDGET_MARGIN
-        groups = list(_groups(due, min(together_usd, seen.policy.max_usd or together_usd)))[:1]
+    if usd_per_day is not None:
+        left_usd = (usd_per_day - state.spent_usd(now_ms, BUDGET_MARGIN)) / BUDGET_MARGIN
+        paid = bisect_right(list(accumulate(_cost(each).usd or 0.0 for each in due)), left_usd)
+        due = due[: max(paid, 0 if state.open else 1)]
+    groups = _groups(due, seen.policy.max_usd)
     made = [_made(seen, group, state, now_ms) for group in groups]
     made = [each for each in made if each.job_run_id not in state.ended]
     return [*made, *_postponed(found, state, now_ms)]
 
 
-def _may_be_tried(state: DecisionState, stream: WatchedStream, now_ms: int) -> bool:
-    unsettled = state.unsettled.get(stream.key)
-    return unsettled is None or unsettled.may_be_tried(stream.entry_number, now_ms)
+def rank(outlook: StreamOutlook) -> tuple[float, str]:
+    """What has most benefit per dollar takes the money first."""
+    return -benefit_per_usd(outlook.stream.figures, _cost(outlook)), outlook.stream.key
 
 
-def _groups(due: Sequence[StreamOutlook], together_usd: float | None) -> Iterator[list[StreamOutlook]]:
-    """What saves most for its money first, as many streams together as an instruction may name, and at most
-    `together_usd`: a stream that costs more stands alone. None: whatever they cost."""
-    ranked = sorted(due, key=lambda each: (-benefit_per_usd(each.stream.figures, _cost(each)), each.stream.key))
+def _left(state: DecisionState, stream: WatchedStream, now_ms: int) -> NotDue | None:
+    """Why it is left as it is, whatever its figures; None: it is not."""
+    left = state.unsettled.get(stream.key)
+    if left is None:
+        return None
+    again_at_ms = left.again_at_ms(stream.entry_number, stream.figures.last_write_at_ms)
+    if again_at_ms is not None and now_ms >= again_at_ms:
+        return None
+    why = f"its last job run has failed, number {left.failures:,}" if left.failures else "its last job run left it so"
+    return NotDue(again_at_ms, None, why)
+
+
+def _groups(due: Sequence[StreamOutlook], most_usd: float | None) -> Iterator[list[StreamOutlook]]:
+    """In this order, as many streams together as an instruction may name, and at most `most_usd`. None: whatever they
+    cost."""
     group: list[StreamOutlook] = []
     usd = 0.0
-    for each in ranked:
+    for each in due:
         cost = _cost(each).usd or 0.0
-        is_dear = together_usd is not None and cost > 0 and usd + cost > together_usd
+        is_dear = most_usd is not None and usd + cost > most_usd
         if group and (len(group) == PARTITIONS_PER_INSTRUCTION or is_dear):
             yield group
             group, usd = [], 0.0
@@ -136,10 +147,9 @@ def _made(seen: Seen, group: Sequence[StreamOutlook], state: DecisionState, now_
     streams = sorted((_decided(each) for each in group), key=lambda stream: stream.key)
     found = [_cost(each) for each in group]
     costs = [cost.usd for cost in found if cost.usd is not None]
+    at = sorted((each.key, each.entry_number, each.figures.last_write_at_ms) for each in (one.stream for one in group))
     return DecisionMade(
-        job_run_id=job_run_id_of(
-            seen.table_id, seen.policy, [(each.key, each.entry_number) for each in streams], state
-        ),
+        job_run_id=job_run_id_of(seen.table_id, seen.policy, at, state),
         streams=tuple(streams),
         expected_seconds=sum(cost.seconds for cost in found),
         expected_usd=sum(costs) if costs else None,

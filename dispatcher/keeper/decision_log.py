@@ -109,10 +109,13 @@ class UnsettledStream(Document):
     failures: int
     at_ms: int
 
-    def may_be_tried(self, entry_number: int, now_ms: int) -> bool:
-        if self.failures == 0:
-            return entry_number > self.entry_number
-        return now_ms - self.at_ms >= RETRYING.seconds(self.failures) * 1000
+    def again_at_ms(self, entry_number: int, last_write_at_ms: int | None) -> int | None:
+        """When another decision may change something; None: not before the stream's log goes on. A write that is later
+        than this, at an entry that is not, is of a table that was created again."""
+        if self.failures:
+            return self.at_ms + round(RETRYING.seconds(self.failures) * 1000)
+        goes_on = entry_number > self.entry_number or (last_write_at_ms or 0) > self.at_ms
+        return self.at_ms if goes_on else None
 
 
 class DecisionEnded(Document):
@@ -191,10 +194,10 @@ class DecisionState:
     def streams_at_work(self) -> frozenset[str]:
         return frozenset(stream.key for each in self.open.values() for stream in each.made.streams)
 
-    def spent_usd(self, now_ms: int) -> float:
-        """Of today's money: what was spent, and what is promised to open job runs."""
+    def spent_usd(self, now_ms: int, times: float = 1.0) -> float:
+        """Of today's money: what was spent, and so many times what is promised to open job runs."""
         promised = sum(each.made.expected_usd or 0.0 for each in self.open.values())
-        return self.spent.get(day_of(now_ms), 0.0) + promised
+        return self.spent.get(day_of(now_ms), 0.0) + times * promised
 
 
 def apply(state: DecisionState, action: DecisionAction) -> DecisionState:
@@ -260,10 +263,13 @@ DECISION_LOG: LogFormat[DecisionState, DecisionAction] = LogFormat(
 DecisionLog = DurableLog[DecisionState, DecisionAction]
 
 
-def job_run_id_of(table_id: str, policy: CompactWhen, seen: Sequence[tuple[str, int]], state: DecisionState) -> str:
+def job_run_id_of(
+    table_id: str, policy: CompactWhen, seen: Sequence[tuple[str, int, int | None]], state: DecisionState
+) -> str:
     """The same for every keeper that sees the same: derived from the table, its policy, the entries of the streams'
-    logs, and how often these streams have failed before. `seen`: keys and entry numbers of the streams."""
-    failures = [state.unsettled[key].failures if key in state.unsettled else 0 for key, _ in seen]
+    logs, and how often these streams have failed before. `seen`: keys, entry numbers and last writes of the streams:
+    the logs of a table that was purged and created again begin anew."""
+    failures = [state.unsettled[key].failures if key in state.unsettled else 0 for key, *_ in seen]
     content = to_json([table_id, policy.model_dump(mode="json"), list(map(list, seen)), failures])
     return f"keeper-{hashlib.sha256(content).hexdigest()[:32]}"
 
@@ -358,8 +364,6 @@ def decision_records(table_id: str, entries: Iterable[Entry[DecisionAction]], li
                     found[key] = {**record, "what": "postponed", "streams": action.streams, "by": by, "why": why}
                 case TableSetAside() if action.reason is not None:
                     found[key] = {**record, "what": "set aside", "why": action.reason}
-                case _:
-                    pass
     shown = islice(found.values(), max(len(found) - limit, 0), None)
     return [{**each, "why": _with_wait(each)} for each in shown]
 

@@ -31,12 +31,12 @@ from compactor.log.durable_log import DurableLog, LogState
 from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
-from compactor.planning.due import Due, Expected, benefit_per_usd
+from compactor.planning.due import Due, Expected
 from compactor.planning.sizing import SessionSize, size_session
 from compactor.planning.stream_figures import StreamFigures
 from compactor.planning.where_to_run import in_one_process
 from compactor.storage.keys import encode_partition
-from dispatcher.keeper.deciding import Seen, StreamOutlook, decisions_on, outlooks
+from dispatcher.keeper.deciding import Seen, StreamOutlook, decisions_on, outlooks, rank
 from dispatcher.keeper.decision_log import (
     DECISION_LOG,
     DecisionAction,
@@ -69,7 +69,8 @@ from launcher.sizing.cluster_choice import ClusterRoom, choose_cluster
 def expected_cost(figures: StreamFigures, room: Room, *, is_remote: bool) -> Expected:
     """An upper estimate: every compacted row counts as touched, and the session as alone on its cluster.
 
-    A session that no cluster within the limits can run costs nothing here: its dispatcher refuses it, with the reason.
+    What a session costs that no cluster within the keeper's limits can run is not known: a dispatcher with the same
+    limits refuses it.
     """
     size = SessionSize(
         index_rows=figures.rows + figures.dead_rows,
@@ -91,8 +92,8 @@ def expected_cost(figures: StreamFigures, room: Room, *, is_remote: bool) -> Exp
         if not alone.reasons_for_spark:
             return Expected(alone.seconds)
         return Expected(size_session(size, room, None, None, 1.0).expected_sla)
-    except Invalid:
-        return Expected(0.0)
+    except Invalid as error:
+        return Expected(0.0, unknown=str(error) if isinstance(room, ClusterRoom) else None)
 
 
 _log = ProcessLog()
@@ -286,7 +287,8 @@ class TableKeeper:
         seen = self._seen(table, policy, ())
         if not decisions_on(seen, known, self._clock.now_ms()):
             return 0
-        if seen.policy != self._newest_policy():
+        self._table = self._services.lake.table(self._table_id)
+        if seen.policy != self._policy():
             return 0  # the next look has the streams' figures for it
         seen = self._seen(table, policy, pauses())
         made: list[str] = []
@@ -299,10 +301,6 @@ class TableKeeper:
         self.log.append(decide)
         self._made_here.update(made)
         return len(made)
-
-    def _newest_policy(self) -> CompactWhen | None:
-        self._table = self._services.lake.table(self._table_id)
-        return self._policy()
 
     # -- sending
 
@@ -451,7 +449,7 @@ def over_budgets(
         for each in table.streams
         if isinstance(each.decision, Due) and each.cost is not None and each.cost.usd
     ]
-    due.sort(key=_rank)
+    due.sort(key=lambda each: (rank(each[1]), each[0]))
     day, shared = day_of(now_ms), limits.model_copy(update={"dispatcher": DispatcherLimits()})
     exceeded: dict[tuple[str, str], QuotaExceeded] = {}
     for table_id, each, usd in due:
@@ -461,9 +459,3 @@ def over_budgets(
         else:
             exceeded[table_id, each.stream.key] = over
     return exceeded
-
-
-def _rank(due: tuple[str, StreamOutlook, float]) -> tuple[float, str, str]:
-    table_id, each, _ = due
-    benefit = 0.0 if each.cost is None else benefit_per_usd(each.stream.figures, each.cost)
-    return -benefit, table_id, each.stream.key

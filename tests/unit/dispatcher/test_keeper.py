@@ -9,14 +9,16 @@ import pytest
 
 from compactor.catalog.compact_when import CompactWhen, Preset
 from compactor.model.errors import Denied
-from compactor.planning.due import Due, NotDue, Postponed
+from compactor.planning.due import Due, Expected, NotDue, Postponed
+from compactor.planning.stream_figures import StreamFigures
 from compactor.storage.location import StoreLocation
-from dispatcher.keeper.deciding import PARTITIONS_PER_INSTRUCTION
-from dispatcher.keeper.decision_log import DecisionAction, DecisionEnded, DecisionMade
+from dispatcher.keeper.deciding import PARTITIONS_PER_INSTRUCTION, Seen, outlooks
+from dispatcher.keeper.decision_log import DecisionAction, DecisionEnded, DecisionMade, DecisionState
 from dispatcher.keeper.keeper import Keeper
 from dispatcher.keeper.keys import lake_name
 from dispatcher.keeper.table_keeper import KeeperSettings, over_budgets
 from dispatcher.keeper.upkeep import LakeUpkeep
+from dispatcher.keeper.watching import WatchedStream
 from dispatcher.operations.lag_board import KEEPER_TROUBLES
 from dispatcher.operations.table_lag import TABLE_LAG, TABLE_PUBLISHED_LAG
 from dispatcher.records.history import day_of
@@ -206,14 +208,12 @@ def test_a_stream_with_which_nothing_was_done_is_not_decided_on_again_until_its_
     world.append()
     keeper = world.keeper()
     keeper.look()
-    world.compact(world.lake.table(ORDERS).stream({}))
-    world.append(rows=0)
-    world.dispatch()
+    world.compact = lambda *_: False  # type: ignore[method-assign]  # there is nothing to do
     for _ in range(5):
+        world.dispatch()
         world.clock.sleep(60 * MINUTE)
         keeper.look()
-        world.dispatch()
-    assert len(made(world)) == 1
+    assert len(made(world)) == len(world.job_runs) == 1
     world.append()
     keeper.look()
     assert len(made(world)) == 2
@@ -238,6 +238,38 @@ def test_a_failed_job_run_is_told_and_tried_again_later_and_later(world: KeeperW
     failed = [event for event in sink.events if event.type == "lithify.keeper.failed.v1"]
     assert len(failed) == 4
     assert "it is failed" in failed[0].data.reasons  # type: ignore[attr-defined]
+
+
+def test_a_plan_says_when_a_failed_stream_is_tried_again_and_that_one_was_left(world: KeeperWorld) -> None:
+    world.table({"pending_rows": 1})
+    world.append()
+    keeper = world.keeper()
+    keeper.look()
+    world.dispatch(fails=True)
+    keeper.look()
+    (failed,) = keeper.outlook()[0].streams
+    ended_at_ms = world.clock.now_ms()
+    assert failed.decision == NotDue(ended_at_ms + 600_000, None, "its last job run has failed, number 1")
+    world.clock.sleep(599.999)
+    assert keeper.look().decided == 0
+    world.clock.sleep(0.001)
+    assert keeper.look().decided == 1
+    world.compact = lambda *_: False  # type: ignore[method-assign]  # there is nothing to do
+    world.dispatch()
+    keeper.look()
+    assert keeper.outlook()[0].streams[0].decision == NotDue(None, None, "its last job run left it so")
+
+
+def test_a_table_that_was_purged_and_created_again_is_compacted_as_any_other(world: KeeperWorld) -> None:
+    for number in range(3):
+        world.table({"pending_rows": 1})
+        world.append()
+        world.keeper().look()
+        assert len(world.dispatch()) == 1, f"table number {number}"
+        world.keeper().look()
+        world.clock.sleep(1)
+        world.lake.drop_table(ORDERS, dry_run=False)
+        world.lake.purge_table(ORDERS, dry_run=False, nothing_runs=True)
 
 
 @pytest.mark.parametrize("news_hints", [False, True])
@@ -340,8 +372,9 @@ def test_a_stream_that_left_during_a_failed_look_is_read_by_the_next_one(world: 
 # -------------------------------------------------------------------------------------------------------------- money
 
 
-def together(times_the_cost: float, max_times: float | None = None) -> int:
-    """Of four sessions that cost the same: so many are in the first job run, of a day's money of so many times that."""
+def together(times_the_cost: float, max_times: float | None = None) -> list[int]:
+    """Of four sessions that cost the same: so many are in each job run of the first look, of a day's money of so many
+    times that; none is added while these run."""
     world = KeeperWorld()
     table = world.table({"pending_rows": 1}, keys=("day",))
     for day in range(4):
@@ -352,21 +385,59 @@ def together(times_the_cost: float, max_times: float | None = None) -> int:
     assert cost.usd
     policy = {"pending_rows": 1, "usd_per_day": times_the_cost * cost.usd}
     table.set_properties({"compact_when": policy | ({} if max_times is None else {"max_usd": max_times * cost.usd})})
-    world.keeper(room=ClusterRoom()).look()
+    keeper = world.keeper(room=ClusterRoom())
+    keeper.look()
     decisions = made(world)
     assert all(each.expected_usd == cost.usd for decision in decisions for each in decision.streams)
-    return sum(len(each.streams) for each in decisions)
+    assert keeper.look().decided == 0
+    return [len(each.streams) for each in decisions]
 
 
 @pytest.mark.parametrize(
     ("times_the_cost", "max_times", "sessions"),
-    [(0.99, None, 0), (1.01, None, 1), (3.99, None, 1), (4.01, None, 2), (7.99, None, 3), (8.01, None, 4)]
-    + [(8.01, 2.99, 2), (8.01, 3.01, 3), (8.01, 0.99, 0)],
+    [(0.99, None, []), (1.01, None, [1]), (3.99, None, [1]), (4.01, None, [2]), (7.99, None, [3]), (8.01, None, [4])]
+    + [(8.01, 2.99, [2, 2]), (7.99, 2.99, [2, 1]), (8.01, 3.01, [3, 1]), (8.01, 0.99, [])],
 )
 def test_sessions_run_together_while_there_is_money_for_twice_their_cost(
-    times_the_cost: float, max_times: float | None, sessions: int
+    times_the_cost: float, max_times: float | None, sessions: list[int]
 ) -> None:
     assert together(times_the_cost, max_times) == sessions
+
+
+def test_what_saves_readers_most_for_a_dollar_takes_the_money_first() -> None:
+    many = StreamFigures(pending_deltas=10, pending_rows=1_000)
+    few = StreamFigures(pending_deltas=1, pending_rows=1_000)
+    usd = {"day=a": 2.0, "day=b": 2.0, "day=c": 1.0}
+    streams = [WatchedStream({"day": day}, 1, few if day == "a" else many) for day in "abc"]
+    policy = CompactWhen(pending_rows=1, usd_per_day=3.0)
+    for order in (streams, streams[::-1]):
+        found = outlooks(Seen(ORDERS, policy, order, lambda each: Expected(1.0, usd[each.key])), DecisionState(), 0)
+        assert {each.stream.key for each in found if isinstance(each.decision, Due)} == {"day=b", "day=c"}
+
+
+def test_where_money_is_limited_and_suffices_no_stream_waits_for_the_job_run_of_another(world: KeeperWorld) -> None:
+    world.table({"pending_rows": 1, "usd_per_day": 1_000.0}, keys=("day",))
+    for number in range(2 * PARTITIONS_PER_INSTRUCTION + 1):
+        world.append(partition={"day": f"{number:03d}"})
+    keeper = world.keeper(room=ClusterRoom())
+    assert keeper.look().sent == 3
+    world.append(partition={"day": "new"})
+    assert keeper.look().sent == 1
+
+
+@pytest.mark.parametrize("money", [{}, {"max_usd": 1e6}, {"usd_per_day": 1e6}])
+def test_where_money_is_limited_a_session_that_no_cluster_can_run_is_not_sent(money: dict[str, float]) -> None:
+    world = KeeperWorld()
+    world.table({"pending_rows": 1} | money)
+    world.append(rows=10**15)
+    keeper = world.keeper(room=ClusterRoom())
+    (stream,) = keeper.outlook()[0].streams
+    assert stream.cost is not None
+    assert stream.cost.unknown is not None
+    assert keeper.look().sent == (not money)
+    if money:
+        assert isinstance(stream.decision, Postponed)
+        assert stream.cost.unknown in stream.decision.why
 
 
 def test_a_plan_pays_for_what_fits_into_the_rest_of_the_day_and_names_what_waits() -> None:
