@@ -38,7 +38,8 @@ class Alarm:
     Attributes:
         why: the meaning, and what to do: the first command is what to do first
         role: with which that command works
-        statistic: over `period_seconds`; the alarm is raised while it is at or above `threshold`, or below it"""
+        statistic: over `period_seconds`; the alarm is raised while it is at or above `threshold`, or below it
+        times: of `periods`; None: in each of them"""
 
     name: str
     why: str
@@ -48,6 +49,7 @@ class Alarm:
     statistic: str = "Maximum"
     period_seconds: int = PERIOD_SECONDS
     periods: int = 1
+    times: int | None = None
     role: str = READS
     is_raised_below: bool = False
     dimensions: dict[str, str] = field(default_factory=dict)
@@ -202,14 +204,15 @@ def _of_clusters(stage: Stage, ours: str) -> Iterator[Alarm]:
 
 
 def _of_keeper(stage: Stage, ours: str) -> Iterator[Alarm]:
-    log = _log_of(stage, "keeper")
+    log, between = _log_of(stage, "keeper"), -(-stage.keeper_minutes * 60 // PERIOD_SECONDS)
     yield Alarm(
         "TableLate",
         FIRST_ACTION["TableLate"],
         ours,
         metric_name(table_lag.TABLES_LATE),
         1,
-        periods=2,
+        periods=between + 2,  # so many have two runs, of which one may begin late
+        times=2,
     )
     yield Alarm(
         "KeeperSilent",
@@ -218,7 +221,7 @@ def _of_keeper(stage: Stage, ours: str) -> Iterator[Alarm]:
         KEEPER_RUNS,
         1,
         statistic="Sum",
-        periods=KEEPER_RUNS_MISSED_MAX * max(stage.keeper_minutes * 60 // PERIOD_SECONDS, 1),
+        periods=KEEPER_RUNS_MISSED_MAX * between,
         is_raised_below=True,
     )
     yield Alarm(
@@ -266,6 +269,7 @@ class Alarms(Construct):
                 statistic=each.statistic,
                 period=each.period_seconds,
                 evaluation_periods=each.periods,
+                datapoints_to_alarm=each.times,
                 threshold=each.threshold,
                 comparison_operator="LessThanThreshold" if each.is_raised_below else "GreaterThanOrEqualToThreshold",
                 treat_missing_data="breaching" if each.is_raised_below else "notBreaching",

@@ -404,6 +404,9 @@ def contradictions(
     yield from _wrong_arrivals(properties, schema)
     if properties.compact_when is not None:
         yield from contradictions_of(properties.compact_when, properties.primary_keys)
+        by_files = [name for name in ("small_files", "small_file_share") if getattr(properties.compact_when, name)]
+        if by_files and not properties.merge_small_files:
+            yield f"compact_when.{by_files[0]} waits for small files, and merge_small_files is 0: none is ever merged"
     content_type = properties.compacted_file_content_type
     if content_type in NOT_WRITTEN:
         written = ", ".join(each for each in ContentType if each not in NOT_WRITTEN)

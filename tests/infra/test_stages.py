@@ -16,10 +16,12 @@ from dispatcher.options.service_options import check_together, option_fields, re
 from dispatcher.options.settings import cluster_room
 from dispatcher.scheduling.limits import Limits, SessionLimits
 from infra import dispatcher_environment
+from infra.alarms import alarms
 from infra.app import checked_stage, main
 from infra.aws.regions import SERVERLESS
 from infra.dispatcher_environment import EXAMPLE, EXAMPLE_SPARK, OF_THE_WORKFLOW, by_option, check_environment
 from infra.keeper import keeper_environment
+from infra.queues import QueueNames
 from infra.stages import DEV, STAGES
 from tests.infra.templates import GIVEN
 
@@ -189,6 +191,16 @@ def test_dispatchers_and_the_keeper_of_a_stage_plan_with_the_prices_of_its_regio
     assert (room.prices.region, [each.name for each in room.prices.instance_types]) == ("eu-west-1", ["r6g.4xlarge"])
     assert keeper_environment(stage, EXAMPLE)["LITHIFY_PRICE_FILE"] == given.price_file
     assert "LITHIFY_PRICE_FILE" not in keeper_environment(checked_stage(["dev"]), EXAMPLE)
+
+
+@pytest.mark.parametrize("minutes", [1, 5, 7, 60])
+def test_two_looks_at_a_late_table_raise_an_alarm_however_far_one_is_from_the_other(minutes: int) -> None:
+    raised = {each.name: each for each in alarms(replace(DEV, keeper_minutes=minutes), QueueNames("", "", "", ""))}
+    late, silent, seconds = raised["TableLate"], raised["KeeperSilent"], minutes * 60
+    assert late.times == 2
+    apart = -(-(seconds + late.period_seconds) // late.period_seconds)  # in periods, if the second one begins late
+    assert late.periods == apart + 1
+    assert silent.periods * silent.period_seconds >= 4 * seconds
 
 
 def test_the_tasks_beside_the_dispatcher_read_every_variable_that_they_are_given() -> None:

@@ -102,6 +102,15 @@ def test_a_table_without_keys_takes_no_policy_but_manual(orders: Table) -> None:
     assert orders.properties.compact_when == CompactWhen(preset=Preset.MANUAL)
 
 
+@pytest.mark.parametrize("bound", [{"small_files": 20}, {"small_file_share": 0.5}])
+def test_a_bound_of_small_files_is_refused_where_none_is_merged(orders: Table, bound: dict[str, float]) -> None:
+    with pytest.raises(Invalid, match=f"{next(iter(bound))} waits for small files, and merge_small_files is 0"):
+        orders.set_properties({"compact_when": bound, "merge_small_files": 0})
+    orders.set_properties({"compact_when": bound})
+    with pytest.raises(Invalid, match="merge_small_files is 0"):
+        orders.set_properties({"merge_small_files": 0})
+
+
 def test_a_session_takes_as_long_as_its_plan_says() -> None:
     assert SHORTEST_BOUND_SECONDS == SESSION_SECONDS
 
