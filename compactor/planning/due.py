@@ -34,6 +34,9 @@ SIZE_RATIO = 3.0
 
 _MS_PER_DAY = 86_400_000
 
+CLOCKS_DIFFER_MS = 3_600_000
+"""A time that lies further ahead is of a wrong clock, and counts as one that is not recorded: long ago."""
+
 READER_SECONDS_PER_FILE = 0.03
 """Seconds of a reader that opens one more file on S3."""
 
@@ -115,12 +118,12 @@ def decide(figures: StreamFigures, policy: CompactWhen, now_ms: int, terms: Term
     measured = _measure(figures, now_ms)
     chosen = policy.resolved
     floor = chosen.not_before_seconds
-    floor_ms = 0 if floor is None else (figures.last_compacted_at_ms or 0) + floor * 1000
+    since = measured["seconds_since_compaction"]
+    floor_ms = 0 if floor is None or since == inf else (figures.last_compacted_at_ms or 0) + floor * 1000
     rule = next((each for each in _rules(policy) if each.is_met(measured)), None)
     if rule is None:
         return _next_rule(policy, measured, now_ms, floor_ms)
     if now_ms < floor_ms:
-        since = measured["seconds_since_compaction"]
         return NotDue(floor_ms, "not_before_seconds", f"{since:,.0f} s since the last compaction, of {floor:,}")
     why = rule.sentence(measured)
     return _held_back(chosen, measured, now_ms, terms, rule, why) or Due(rule.name, why)
@@ -252,7 +255,7 @@ def _measure(figures: StreamFigures, now_ms: int) -> dict[str, float]:
 
 
 def _seconds_since(at_ms: int | None, now_ms: int) -> float:
-    return inf if at_ms is None else max(now_ms - at_ms, 0) / 1000
+    return inf if at_ms is None or at_ms > now_ms + CLOCKS_DIFFER_MS else max(now_ms - at_ms, 0) / 1000
 
 
 def _next_rule(policy: CompactWhen, measured: dict[str, float], now_ms: int, floor_ms: int) -> NotDue:

@@ -103,8 +103,7 @@ def decisions_on(seen: Seen, state: DecisionState, now_ms: int) -> list[Decision
         left_usd = (usd_per_day - state.spent_usd(now_ms, BUDGET_MARGIN)) / BUDGET_MARGIN
         paid = bisect_right(list(accumulate(_cost(each).usd or 0.0 for each in due)), left_usd)
         due = due[: max(paid, 0 if state.open else 1)]
-    groups = _groups(due, seen.policy.max_usd)
-    made = [_made(seen, group, state, now_ms) for group in groups]
+    made = [_made(seen, group, state, now_ms) for group in _groups(due, seen.policy.max_usd)]
     made = [each for each in made if each.job_run_id not in state.ended]
     return [*made, *_postponed(found, state, now_ms)]
 

@@ -55,12 +55,14 @@ class Keeper:
 
     def look(self) -> KeeperLook:
         """Looks at every table once. Raises the errors of the lake's listing."""
+        services = self._services
         try:
-            known = self._known_tables()
+            listed = services.lake.tables()
         except LithifyError as error:
             self.board.could_not_look({"the lake": str(error)})
             raise
-        pauses = cache(self._services.records.pauses.all)
+        known = {each: self._tables.get(each) or TableKeeper(services, each, self._settings) for each in listed}
+        self._tables, pauses = known, cache(services.records.pauses.all)
         looks: dict[str, TableLook] = {}
         set_aside: dict[str, str] = {}
         unpublished: list[str] = []
@@ -75,7 +77,7 @@ class Keeper:
                 _or_log("not_noted", table_id, partial(table.set_aside, str(error)))
             unpublished.extend(_or_log("decisions_not_published", table_id, table.publish))
 
-        run_concurrently(self._services.lake.location, look_at, sorted(known))
+        run_concurrently(services.lake.location, look_at, sorted(known))
         look = replace(_sum(looks, set_aside), events_wait=next(iter(unpublished), None))
         waiting = f"{counted(look.waiting, 'decision')} not sent"
         away = {} if look.queue_away is None else {"the queue": f"{waiting}: {look.queue_away}"}
@@ -109,14 +111,6 @@ class Keeper:
         else:
             if look.decided or look.sent or look.ended or look.set_aside or look.queue_away or look.events_wait:
                 _log.info("keeper_looked", **{each.name: getattr(look, each.name) for each in fields(look)})
-
-    def _known_tables(self) -> Mapping[str, TableKeeper]:
-        listed = self._services.lake.tables()
-        self._tables = {
-            table_id: self._tables.get(table_id) or TableKeeper(self._services, table_id, self._settings)
-            for table_id in listed
-        }
-        return self._tables
 
 
 def _or_log(event: str, table_id: str | None, work: Callable[[], None]) -> Sequence[str]:

@@ -138,6 +138,12 @@ def test_a_stream_with_nothing_to_do_is_never_due() -> None:
         assert decide(one_old_file, policy, NOW, Terms()) == NotDue(None, None, "there is nothing to do")
 
 
+@pytest.mark.parametrize(("seconds_ahead", "is_due"), [(0, False), (3_600, False), (3_600.001, True), (1e9, True)])
+def test_a_stream_does_not_wait_until_the_time_of_a_clock_that_is_far_ahead(seconds_ahead: float, is_due: bool) -> None:
+    ahead = ago(oldest_pending_at_ms=-seconds_ahead, last_compacted_at_ms=-seconds_ahead)
+    assert isinstance(decide(ahead, preset("streaming"), NOW, Terms()), Due) is is_due
+
+
 def test_a_time_that_is_not_recorded_was_long_ago() -> None:
     unknown = replace(STREAM, oldest_pending_at_ms=None, last_compacted_at_ms=None)
     assert isinstance(decide(unknown, preset("streaming"), NOW, Terms()), Due)
