@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from compactor.planning.time_model import SLA_BUFFER
 from dispatcher.layout import partition_text, printable
-from dispatcher.operations.status import JobRunView
+from dispatcher.operations.status import JobRunView, SessionView
 from dispatcher.records.lag_samples import LagHour
 from dispatcher.web.job_run_course import Attempt, Course
 
@@ -34,7 +34,7 @@ _WIDTH_MIN = 2.0
 
 @dataclass(frozen=True)
 class Bar:
-    """`kind`: waiting, launching, running, ended, failed, gone."""
+    """`kind`: waiting, launching, running, ended, failed, cancelled, gone."""
 
     x: float
     width: float
@@ -69,17 +69,16 @@ class Gantt:
     ticks: tuple[tuple[float, str], ...]
 
 
-def gantt_of(view: JobRunView, courses: Mapping[str, Course], now_ms: int) -> Gantt:
-    begin_ms = view.accepted_at_ms
+def gantt_of(view: JobRunView, courses: Mapping[str, Course]) -> Gantt:
+    """What has not ended goes on until the job run's end, or until it was read."""
+    begin_ms, end_ms = view.accepted_at_ms, view.accepted_at_ms + view.seconds * 1000
     expected_ms = {
         session.session_id: courses[session.session_id].attempts[-1].launching_at_ms + session.expected_sla * 1000
         for session in view.sessions
         if session.expected_sla is not None and session.session_id in courses and courses[session.session_id].attempts
     }
-    ends = [begin_ms + view.seconds * 1000, *expected_ms.values()]
-    for course in courses.values():
-        ends += [attempt.ended_at_ms or now_ms for attempt in course.attempts]
-    span_ms = max(max(ends) - begin_ms, 1.0)
+    ends = [attempt.ended_at_ms or end_ms for course in courses.values() for attempt in course.attempts]
+    span_ms = max(end_ms - begin_ms, *(at_ms - begin_ms for at_ms in (*ends, *expected_ms.values())), 1.0)
 
     def x(at_ms: float) -> float:
         share = min(max((at_ms - begin_ms) / span_ms, 0.0), 1.0)
@@ -88,7 +87,7 @@ def gantt_of(view: JobRunView, courses: Mapping[str, Course], now_ms: int) -> Ga
     rows = []
     for number, session in enumerate(view.sessions):
         course = courses.get(session.session_id, Course())
-        bars = tuple(_bars(begin_ms, course.attempts, x, now_ms))
+        bars = tuple(_bars(begin_ms, end_ms, session, course.attempts or _attempts_of(session, end_ms), x))
         segments = tuple(
             Segment(x(each.ended_at_ms), f"round {each.number}: {seconds_words(each.seconds)}")
             for each in course.rounds
@@ -108,29 +107,42 @@ def _tick_seconds(span_seconds: float) -> list[float]:
     return [round(number * step, 1) for number in range(int(span_seconds / step) + 1)]
 
 
-def _bars(begin_ms: int, attempts: list[Attempt], x: Callable[[float], float], now_ms: int) -> Iterator[Bar]:
+def _attempts_of(session: SessionView, end_ms: float) -> list[Attempt]:
+    """The one that runs, of a session whose attempts are in the log of a shard, or are too long ago to be read."""
+    if session.seconds is None or session.end is not None:
+        return []
+    launched_at_ms = round(end_ms - session.seconds * 1000)
+    return [Attempt(session.attempt, launched_at_ms, launched_at_ms)]
+
+
+def _bars(
+    begin_ms: int, end_ms: float, session: SessionView, attempts: Sequence[Attempt], x: Callable[[float], float]
+) -> Iterator[Bar]:
     def bar(from_ms: float, to_ms: float, kind: str, what: str) -> Bar:
         title = f"{what}: {seconds_words(max(to_ms - from_ms, 0) / 1000)}"
         return Bar(x(from_ms), max(round(x(to_ms) - x(from_ms), 2), _WIDTH_MIN), kind, title)
 
-    waits_from_ms: float = begin_ms
+    is_whole = not attempts or attempts[0].number == 1
+    waits_from_ms: float = begin_ms if is_whole else attempts[0].launching_at_ms
     for attempt in attempts:
         if attempt.launching_at_ms > waits_from_ms:
             yield bar(waits_from_ms, attempt.launching_at_ms, "waiting", "waiting")
-        ended_ms = attempt.ended_at_ms if attempt.ended_at_ms is not None else now_ms
+        ended_ms = attempt.ended_at_ms if attempt.ended_at_ms is not None else end_ms
         launched_ms = attempt.launched_at_ms if attempt.launched_at_ms is not None else ended_ms
         if launched_ms > attempt.launching_at_ms:
             yield bar(attempt.launching_at_ms, launched_ms, "launching", f"attempt {attempt.number}, launching")
         if attempt.launched_at_ms is not None:
             yield bar(launched_ms, ended_ms, _kind(attempt), _title(attempt))
         waits_from_ms = ended_ms
-    if not attempts:
-        yield bar(begin_ms, now_ms, "waiting", "waiting")
+    if session.status == "waiting" or (session.status == "cancelled" and session.attempt == 0):
+        yield bar(waits_from_ms, end_ms, "waiting", "waiting")
 
 
 def _kind(attempt: Attempt) -> str:
     if attempt.ended_at_ms is None:
         return "running"
+    if attempt.is_cancelled:
+        return "cancelled"
     return "gone" if attempt.ended_well is None else "ended" if attempt.ended_well else "failed"
 
 

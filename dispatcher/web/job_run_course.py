@@ -15,7 +15,7 @@ from dispatcher.records.job_run_events import job_run_events, subject_of
 from dispatcher.records.job_run_log import JobRunAction, JobRunState
 from dispatcher.records.keys import JobRunLogFolder
 from dispatcher.records.sessions import SessionEnded, SessionLaunched, SessionLaunching, SessionRetried, SessionStalled
-from launcher.outcomes import NothingToDo, Succeeded
+from launcher.outcomes import Cancelled, NothingToDo, Succeeded
 
 
 @dataclass
@@ -32,6 +32,7 @@ class Attempt:
     launched_at_ms: int | None = None
     ended_at_ms: int | None = None
     ended_well: bool | None = None
+    is_cancelled: bool = False
     bundle: str | None = None
     reasons: tuple[str, ...] = ()
 
@@ -88,6 +89,7 @@ def _note(
         case SessionEnded():
             attempt.ended_at_ms = action.at_ms if action.at_ms is not None else at_ms
             attempt.ended_well = isinstance(action.end, Succeeded | NothingToDo)
+            attempt.is_cancelled = isinstance(action.end, Cancelled)
 
 
 def rounds_of(entries: Sequence[Entry[SessionAction]]) -> list[Round]:

@@ -152,7 +152,7 @@ class OneJobRun:
         return [
             (self.partition_of(session_id), attempt)
             for session_id, course in self.courses.items()
-            if any(each.ended_at_ms is not None and not each.ended_well for each in course.attempts)
+            if any(each.ended_at_ms and not each.ended_well and not each.is_cancelled for each in course.attempts)
             for attempt in course.attempts
         ][-ATTEMPTS_SHOWN:]
 

@@ -67,7 +67,7 @@ class Renderer:
         match name:
             case "now":
                 reading = self._readings.now()
-                troubles = troubles_of(reading.value, self._readings.commands, self._readings.now_ms())
+                troubles = troubles_of(reading.value, self._readings.commands, reading.at_ms)
                 return self._render(name, reading, troubles=troubles)
             case "tables":
                 return self._render(name, self._readings.tables())
@@ -87,9 +87,7 @@ class Renderer:
 
     def job_run(self, job_run_id: str) -> str:
         reading = self._readings.job_run(job_run_id)
-        run = reading.value
-        gantt = gantt_of(run.view, run.courses, self._readings.now_ms())
-        return self._render("job_run", reading, gantt=gantt)
+        return self._render("job_run", reading, gantt=gantt_of(reading.value.view, reading.value.courses))
 
     def table(self, table_id: str) -> str:
         """What is read beside the table's own logs may fail: the rest is shown."""
@@ -144,13 +142,11 @@ class Renderer:
 
     def _render(self, name: str, reading: Reading[Any], beside: Sequence[Reading[Any]] = (), **values: object) -> str:
         """`beside`: readings that the page needs less than its own."""
-        now_ms = self._readings.now_ms()
         return self._environment.get_template(f"{name}.html").render(
             name=name,
             reading=reading,
             beside=beside,
             value=reading.value,
-            now_ms=now_ms,
             commands=self._readings.commands,
             feed=None if self._feed is None else self._feed.state,
             **values,

@@ -12,17 +12,19 @@ from pathlib import Path
 import pytest
 from markupsafe import escape
 
+from compactor.lake import DeltaCatalog
 from compactor.log.durable_log import Entry
 from compactor.model.errors import Denied, Invalid
 from dispatcher.cli.serve import serve
 from dispatcher.cli.table_places import LakePlace
 from dispatcher.clients import OPTIONS_FROM_ENVIRONMENT
 from dispatcher.operations.retry import begin_retry, plan_retry
-from dispatcher.records.job_run_log import JobRunAction
+from dispatcher.records.job_run_log import CancelRequested, JobRunAction
 from dispatcher.records.keys import LiveIngest, PausedObject
 from dispatcher.records.lag_samples import LagSample, write_sample
 from dispatcher.records.liveness import INGEST_SILENT_SECONDS, LivenessSignal
 from dispatcher.records.sessions import SessionEnded, SessionLaunched, SessionLaunching
+from dispatcher.web.charts import seconds_words
 from dispatcher.web.job_run_course import attempts_of
 from dispatcher.web.readings import STATE_REQUESTS_A_SECOND
 from dispatcher.web.rendering import PAGES, Renderer
@@ -32,6 +34,7 @@ from tests.fakes.dispatch_desk import TABLE
 from tests.fakes.served_page import Served
 from tests.fakes.small_cluster import Crashes, Fails, Hangs, Succeeds
 from tests.roles.policies import GOLDEN
+from tests.unit.dispatcher.test_session_finding import WIDE, append_days
 
 REQUESTS_AT_FIRST = 50
 """What was never read is read at once."""
@@ -215,6 +218,38 @@ def test_a_job_run_that_runs_is_shown_with_what_is_done_of_its_sessions(served: 
     assert float(tick[1]) > float(bar[1]) + float(bar[2]), "the expected end is still to come"
 
 
+def test_a_session_that_was_never_launched_waits_no_longer_than_its_job_run_took(served: Served) -> None:
+    desk = served.desk
+    desk.cluster.behaves = lambda job: Hangs()
+    desk.append_days("ACME.DAYS.V1", 3)
+    job_run_id = desk.accept(source_table_id="ACME.DAYS.V1")
+    desk.tick_until(lambda: sum(bool(each.in_flight) for each in desk.job_run(job_run_id).sessions.values()) == 2)
+    served.clock.sleep(60.0)
+    desk.records.log(job_run_id).append(lambda _: [CancelRequested(reason="not now")])
+    desk.run()
+    bars = r'<rect class="(cancelled|failed|waiting)".*?><title>(.*?)</title>'
+    at_once = re.findall(bars, served.page(f"/job-runs/{job_run_id}"))
+    took = seconds_words(served.readings.job_run(job_run_id).value.view.seconds)
+    assert at_once.count(("waiting", f"waiting: {took}")) == 1
+    assert [kind for kind, _ in at_once if kind != "waiting"] == ["cancelled", "cancelled"]
+    served.clock.sleep(360_000.0)
+    assert re.findall(bars, served.page(f"/job-runs/{job_run_id}")) == at_once
+
+
+def test_a_session_of_a_shard_that_runs_does_not_wait(served: Served) -> None:
+    desk = served.desk
+    desk.cluster.behaves = lambda job: Hangs()
+    append_days(DeltaCatalog(desk.lake.store, served.clock))
+    job_run_id = desk.accept(source_table_id=WIDE)
+    desk.tick_until(lambda: desk.cluster.running == 2)
+    chart = served.page(f"/job-runs/{job_run_id}").partition("<svg")[2].partition("</svg>")[0]
+    assert chart.count('<rect class="running"') == 2
+    desk.records.log(job_run_id).append(lambda _: [CancelRequested(reason="not now")])
+    desk.run()
+    served.clock.sleep(60.0)
+    assert "Sessions of its shards are shown while they run" in served.page(f"/job-runs/{job_run_id}")
+
+
 def test_a_rejected_document_has_its_reasons_and_the_command_that_sends_it_again(served: Served) -> None:
     served.desk.append([{"id": 1}])
     message_id = served.desk.send('{"job_run_id": "wrong", "source_table_id": "ACME.NONE.V1"}')
@@ -327,12 +362,15 @@ def test_all_viewers_together_cost_two_requests_a_second(served: Served) -> None
 
 def test_a_store_that_is_away_leaves_the_page_with_since_when(served: Served) -> None:
     job_run_id = served.compacted()
-    served.page("/")
+    LivenessSignal(served.state, "alive", 300.0, served.clock).signal_when_due()
+    assert "No trouble" in served.page("/")
     served.clock.sleep(3_600.0)
     for verb in ("read", "list", "list_folders"):
         served.state.fail(verb, times=None)
     first = served.page("/")
     assert "The store does not answer since" in first
+    assert "silent" not in first, "it was alive when it could be read"
+    assert "No trouble" not in first
     assert job_run_id in first
     served.clock.sleep(3_600.0)
     since = re.search(r"does not answer since <time datetime=\"([^\"]+)", first)
