@@ -11,7 +11,7 @@ table, so it is cached for a time that grows with their number.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -73,9 +73,8 @@ class _Listing:
 class PublishedLake:
     """One lake. Safe to share between threads."""
 
-    def __init__(self, store: ObjectStore, clock: Clock, name: str) -> None:
-        """`name`: see `lake_names`."""
-        self.name = name
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+        self.name = lake_name(store.location.root_uri)
         self._store = store
         self._clock = clock
         self._lock = threading.Lock()
@@ -172,12 +171,6 @@ def _is_published(definition: TableDefinition, table_id: str) -> bool:
     return is_there and OpenFormat.ICEBERG in definition.properties.publish
 
 
-def lake_names(root_uris: Sequence[str]) -> Mapping[str, str]:
-    """A name for each lake, of small letters, digits and `_`: the last part of its URI, or all of it where two lakes
-    would have the same name."""
-    short = {uri: name_in_sql(uri.rpartition("/")[2]) or "lake" for uri in root_uris}
-    taken = list(short.values())
-    return {
-        uri: name if taken.count(name) == 1 else name_in_sql(uri.partition("://")[2].strip("/"))
-        for uri, name in short.items()
-    }
+def lake_name(root_uri: str) -> str:
+    """Of small letters, digits and `_`: the last part of its URI."""
+    return name_in_sql(root_uri.rpartition("/")[2]) or "lake"

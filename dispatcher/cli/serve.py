@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,11 +13,11 @@ import typer
 from compactor.model.background import BackgroundLoop
 from compactor.model.errors import Invalid
 from compactor.model.freed_memory import keep_few_arenas, return_freed_memory
-from compactor.publishing.published_lake import PublishedLake, lake_names
+from compactor.publishing.published_lake import PublishedLake
 from dispatcher.cli.options import DeadLettersOption, EndpointOption, StateOption
 from dispatcher.cli.table_places import LakePlace, check_exists
 from dispatcher.clients import QueueAddress, dependencies_of
-from dispatcher.options.documents import read_limits
+from dispatcher.options.documents import read_limits, secret_in
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -86,20 +87,25 @@ def serve(
     caps = None if limits is None else read_limits(limits)
     readings = Readings(records, catalog, dependencies.clock, queue, caps, PATIENCE_SECONDS)
     if snapshot is not None:
-        snapshot.write_text(Renderer(readings).snapshot())
+        html = Renderer(readings).snapshot()
+        try:
+            snapshot.write_text(html, encoding="utf-8")
+        except OSError as error:
+            raise Invalid(f"--snapshot {snapshot} cannot be written: {error.strerror}") from error
         typer.echo(f"{snapshot} is a page of its own.")
         return
-    root_uri = catalog.location.root_uri
-    published = PublishedLake(catalog.store, dependencies.clock, lake_names([root_uri])[root_uri])
+    published = IcebergRestCatalog(PublishedLake(catalog.store, dependencies.clock))
+    token = None if token_file is None else secret_in(token_file, "--token-file")
     with _listening(host, port) as listener:
         port = listener.getsockname()[1]
-        hosts = [f"{name}:{port}" for name in dict.fromkeys((host, LOCAL, "localhost"))] + list(allow_host or ())
+        name = f"[{host}]" if ":" in host else host
+        hosts = [f"{each}:{port}" for each in dict.fromkeys((name, LOCAL, "localhost"))] + list(allow_host or ())
         events = queue_at(events_queue_url)
         feed = None if events is None else EventsFeed(events, readings.look_again, dependencies.clock)
-        app = create_app(readings, IcebergRestCatalog([published]), Doors(hosts, _token(token_file)), feed)
+        app = create_app(readings, published, Doors(hosts, token), feed)
         listening = BackgroundLoop("events", feed.listen, PAUSE_SECONDS, at_once=True) if feed else nullcontext()
         with bounded_memory(), listening:
-            _run(app, listener, f"http://{host}:{port}", uvicorn)
+            _run(app, listener, f"http://{name}:{port}", uvicorn)
 
 
 def bounded_memory() -> BackgroundLoop:
@@ -117,22 +123,12 @@ def _run(app: FastAPI, listener: socket.socket, url: str, uvicorn: object) -> No
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """Raises `Invalid` if the port is in use."""
+    """Raises `Invalid` if the port is in use, or the address is not of this machine."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), backlog=128)
+        return socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
         reason = str(error.strerror).partition(" (")[0]
-        raise Invalid(f"--port {port} cannot be used on {host}: {reason}; 0 takes one that is free") from error
-
-
-def _token(file: Path | None) -> str | None:
-    """Raises `Invalid` for a file that cannot be read, or that holds none."""
-    if file is None:
-        return None
-    try:
-        token = file.read_text().strip()
-    except OSError as error:
-        raise Invalid(f"--token-file {file} cannot be read: {error.strerror}") from error
-    if not token:
-        raise Invalid(f"--token-file {file} is empty")
-    return token
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            raise Invalid(f"--port {port} cannot be used on {host}: {reason}; 0 takes one that is free") from error
+        raise Invalid(f"--host {host} cannot be used: {reason}") from error

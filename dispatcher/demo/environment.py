@@ -22,7 +22,7 @@ from compactor.events.relay import Event
 from compactor.lake import DeltaCatalog
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
-from compactor.publishing.published_lake import PublishedLake, lake_names
+from compactor.publishing.published_lake import PublishedLake
 from compactor.storage.location import parse_location
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
@@ -220,12 +220,11 @@ def demo_page(environment: DemoEnvironment, clock: Clock) -> Iterator[str]:
     except ImportError as error:
         raise Invalid(f"the page needs {error.name}: pip install 'lithify[serve]'") from error
     lake = environment.lake
-    root_uri = lake.location.root_uri
-    published = PublishedLake(lake.store, clock, lake_names([root_uri])[root_uri])
+    published = PublishedLake(lake.store, clock)
     with socket.create_server((HOST, 0), backlog=128) as listener:
         address = f"{HOST}:{listener.getsockname()[1]}"
         readings = Readings(environment.state, lake, clock, environment.queue)
-        app = create_app(readings, IcebergRestCatalog([published]), Doors([address]))
+        app = create_app(readings, IcebergRestCatalog(published), Doors([address]))
         config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listener],), name="page", daemon=True)

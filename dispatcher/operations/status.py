@@ -39,6 +39,9 @@ UNREADABLE = "unreadable"
 """The status of a job run whose log this release cannot read. The others are shown."""
 
 
+DAY_UNREADABLE = "history of "
+"""What stands in place of the job runs of a day that cannot be read begins like this."""
+
 OPEN = (JobRunStatus.WAITING, JobRunStatus.RUNNING)
 
 SHARD_SESSIONS_SHOWN = 10
@@ -328,7 +331,7 @@ def view_recorded(records: JobRunStore, ended_max: int | None) -> Iterator[JobRu
     count = 0
     for day in records.history.read():
         if day.failure is not None:
-            yield _unreadable(f"history of {day.day}", day.failure)
+            yield _unreadable(f"{DAY_UNREADABLE}{day.day}", day.failure)
         yield from map(view_ended, day.job_runs)
         count += len(day.job_runs)
         if ended_max is not None and count >= ended_max:

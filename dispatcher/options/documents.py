@@ -24,6 +24,19 @@ def document_body(given: str, what: str) -> tuple[bytes, str]:
         raise Invalid(f"{what} {given} cannot be read: {error.strerror}".lstrip()) from error
 
 
+def secret_in(file: Path, option: str) -> str:
+    """Raises `Invalid` for a file that cannot be read, or that holds none."""
+    try:
+        secret = file.read_text().strip()
+    except OSError as error:
+        raise Invalid(f"{option} {file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise Invalid(f"{option} {file} cannot be read: it is no text") from None
+    if not secret:
+        raise Invalid(f"{option} {file} is empty")
+    return secret
+
+
 def read_limits(given: str) -> Limits:
     """Raises `Invalid` with every violation and its correction; those of a file begin with its name."""
     body, where = document_body(given, "")

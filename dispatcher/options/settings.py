@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 from compactor.log_context import ProcessLog
@@ -27,7 +26,7 @@ from dispatcher.clients import (
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.queue import Queue
 from dispatcher.operations.health import HEALTH_FILE
-from dispatcher.options.documents import document_body
+from dispatcher.options.documents import document_body, secret_in
 from dispatcher.options.service_options import ServiceOptions
 from dispatcher.scheduling.limits import Limits
 from dispatcher.workflow.dispatcher_task import DispatcherTask
@@ -119,25 +118,14 @@ def dispatcher_task(dependencies: CommandDependencies, options: ServiceOptions) 
     task = options.task
     if task.task_token is not None and task.task_token_file is not None:
         raise Invalid("--task-token and --task-token-file are both given: leave one out")
-    token = task.task_token if task.task_token_file is None else _task_token_in(task.task_token_file)
+    file = task.task_token_file
+    token = task.task_token if file is None else secret_in(file, "--task-token-file")
     if token is None:
         if task.execution_arn is not None:
             raise Invalid("--execution-arn is of no use without --task-token or --task-token-file")
         return None
     workflows = dependencies.clients.callbacks(queue_address(options))
     return DispatcherTask(token, task.execution_arn, workflows, workflows, task.settings, dependencies.clock)
-
-
-def _task_token_in(file: Path) -> str:
-    try:
-        token = file.read_text().strip()
-    except OSError as error:
-        raise Invalid(f"--task-token-file {file} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise Invalid(f"--task-token-file {file} cannot be read: it is no text") from None
-    if not token:
-        raise Invalid(f"--task-token-file {file} is empty")
-    return token
 
 
 # --------------------------------------------------------------------------------------------- where sessions run

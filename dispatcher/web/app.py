@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exception_handlers import request_validation_exception_handler
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.concurrency import run_in_threadpool
@@ -74,6 +76,7 @@ def create_app(
     renderer = Renderer(readings, feed)
     app.middleware("http")(_guard(doors))
     app.add_exception_handler(HTTPException, _no_page)  # type: ignore[arg-type]  # it gets what it is registered for
+    app.add_exception_handler(RequestValidationError, _malformed)  # type: ignore[arg-type]  # as above
     app.add_exception_handler(LithifyError, _failed)  # type: ignore[arg-type]  # it gets what it is registered for
     app.mount(_STATIC, StaticFiles(directory=Path(__file__).with_name("static")), name="static")
     _add_pages(app, renderer)
@@ -97,11 +100,11 @@ def _refusal(request: Request, doors: Doors) -> Response | None:
     is_of_catalog = request.url.path.startswith(f"{CATALOG}/")
     problem = _catalog_problem if is_of_catalog else _problem
     host = request.headers.get("host", "")
-    if host not in doors.hosts:
+    if host.lower() not in map(str.lower, doors.hosts):
         return problem(403, f"this server is not {host!r}: start it with --allow-host {host}", {})
     if doors.token is not None:
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), doors.token.encode()):
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), doors.token.encode()):
             return problem(401, "this server wants a bearer token", {"WWW-Authenticate": "Bearer"})
     if request.method not in _READ and not is_of_catalog:
         return problem(405, "this server only shows: GET and HEAD", {"Allow": ", ".join(_READ)})
@@ -131,6 +134,12 @@ async def _no_page(request: Request, error: HTTPException) -> Response:
     return HTMLResponse(Renderer.problem(error.status_code, reason), error.status_code, error.headers)
 
 
+async def _malformed(request: Request, error: RequestValidationError) -> Response:
+    if request.url.path.startswith("/api/"):
+        return await request_validation_exception_handler(request, error)
+    return HTMLResponse(Renderer.problem(400, f"the address is wrong: {error.errors()[0]['msg']}"), 400)
+
+
 async def _failed(request: Request, error: LithifyError) -> Response:
     """404 for what is not there, 503 for a store that does not answer."""
     status = 404 if isinstance(error, Invalid) and refused_as_missing(error) else 503
@@ -147,7 +156,7 @@ def _add_pages(app: FastAPI, renderer: Renderer) -> None:
     def answer(request: Request, html: str) -> Response:
         tag = f'"{hashlib.sha256(html.encode()).hexdigest()[:32]}"'
         headers = {"ETag": tag, "Cache-Control": "no-cache"}
-        if request.headers.get("if-none-match") == tag:
+        if iceberg_rest.has_tag(request.headers.get("if-none-match"), tag):
             return Response(status_code=304, headers=headers)
         return HTMLResponse(html, headers=headers)
 
@@ -172,7 +181,12 @@ def _add_pages(app: FastAPI, renderer: Renderer) -> None:
     app.add_api_route("/tables/{table_id:path}/log", table_log, methods=list(_READ), include_in_schema=False)
     app.add_api_route("/job-runs/{job_run_id:path}", job_run, methods=list(_READ), include_in_schema=False)
     app.add_api_route("/tables/{table_id:path}", table, methods=list(_READ), include_in_schema=False)
-    app.add_api_route("/live", lambda: PlainTextResponse("live\n"), methods=list(_READ), include_in_schema=False)
+
+    async def live() -> Response:
+        """Not in a thread: all of those may wait for a store."""
+        return PlainTextResponse("live\n")
+
+    app.add_api_route("/live", live, methods=list(_READ), include_in_schema=False)
 
 
 # ----------------------------------------------------------------------------------------------------------------- API
@@ -215,7 +229,9 @@ def _add_api(app: FastAPI, readings: Readings, feed: EventsFeed | None) -> None:
     def job_runs() -> dict[str, Any]:
         """Job runs: open ones, then those that have ended, the latest first."""
         reading = readings.history()
-        views = [*readings.now().value.open_job_runs, *reading.value]
+        ended = {each.job_run_id for each in reading.value}
+        opened = [each for each in readings.now().value.open_job_runs if each.job_run_id not in ended]
+        views = [*opened, *reading.value]
         return _as_read(reading, {"job_runs": [each.model_dump(mode="json", exclude={"sessions"}) for each in views]})
 
     @app.get("/api/v1/job_runs/{job_run_id:path}", responses=_ONE)

@@ -1,4 +1,4 @@
-"""A read-only Iceberg REST catalog over the published tables of lakes: a request is a value, and so is its answer.
+"""A read-only Iceberg REST catalog over the published tables of a lake: a request is a value, and so is its answer.
 
     GET       /v1/config?warehouse=LAKE          what a client asks first: the routes below, and where the files are
     GET       /v1/namespaces                     one level of namespaces
@@ -7,7 +7,7 @@
     GET HEAD  /v1/namespaces/N/tables/T          the newest metadata; with an ETag
     GET       /v1/namespaces/N/views[/V]         for clients that ask all the same: there are no views
 
-A client that names a warehouse gets a prefix, `/v1/lake-NAME/namespaces...`, and sees that lake alone.
+A client may name the lake as its warehouse, and gets a prefix then: `/v1/lake-NAME/namespaces...`.
 
 Some clients write whatever the list of endpoints says, and have uploaded files by then. The 403 makes them give up at
 once, with a sentence; 404, 409 or 5xx would mean a table that is gone, another attempt, or an unknown outcome.
@@ -86,8 +86,9 @@ class _Refused(Exception):
 class IcebergRestCatalog:
     """Safe to share between threads."""
 
-    def __init__(self, lakes: Sequence[PublishedLake]) -> None:
-        self._lakes = lakes
+    def __init__(self, lake: PublishedLake) -> None:
+        self._lake = lake
+        self.prefix = f"{_PREFIX}{lake.name}"
 
     def answer(self, request: Request) -> Answer:
         """The answer to any request. It has a body except to HEAD, and where there is nothing new."""
@@ -118,37 +119,23 @@ class IcebergRestCatalog:
         match parts:
             case ["v1", "config"]:
                 return self._config(request.query.get("warehouse", ""))
-            case ["v1", "namespaces", *rest]:
-                return _View(self._lakes).answer(rest, request)
-            case ["v1", prefix, "namespaces", *rest] if prefix.startswith(_PREFIX):
-                named = [lake for lake in self._lakes if lake.name == prefix.removeprefix(_PREFIX)]
-                if named:
-                    return _View(named).answer(rest, request)
-        raise _no_route(request)
+            case ["v1", "namespaces", *rest] | ["v1", self.prefix, "namespaces", *rest]:
+                return self._below_namespaces(rest, request)
+            case _:
+                raise _no_route(request)
 
     def _config(self, warehouse: str) -> Answer:
-        lakes, overrides = self._lakes, dict[str, JsonValue]()
+        lake, overrides = self._lake, dict[str, JsonValue]()
         if warehouse:
-            wanted = warehouse.rstrip("/")
-            lakes = [lake for lake in self._lakes if wanted in (lake.name, lake.location.root_uri)]
-            if not lakes:
-                known = ", ".join(f"{lake.name} ({lake.location.root_uri})" for lake in self._lakes)
-                message = f"there is no warehouse {warehouse}: leave it out, or name a lake of this server: {known}"
+            if warehouse.rstrip("/") not in (lake.name, lake.location.root_uri):
+                known = f"{lake.name} ({lake.location.root_uri})"
+                message = f"there is no warehouse {warehouse}: leave it out, or name the lake of this server: {known}"
                 raise _Refused(HTTPStatus.NOT_FOUND, "NoSuchWarehouseException", message)
-            overrides["prefix"] = f"{_PREFIX}{lakes[0].name}"
-        settings = [file_settings(lake.location) for lake in lakes]
-        is_one = all(each == settings[0] for each in settings)
-        defaults: JsonValue = settings[0] if settings and is_one else {}
-        return _json({"defaults": defaults, "overrides": overrides, "endpoints": list(ENDPOINTS)})
+            overrides["prefix"] = self.prefix
+        settings: JsonValue = file_settings(lake.location)
+        return _json({"defaults": settings, "overrides": overrides, "endpoints": list(ENDPOINTS)})
 
-
-class _View:
-    """What a client sees below `namespaces`: the tables of some lakes."""
-
-    def __init__(self, lakes: Sequence[PublishedLake]) -> None:
-        self._lakes = lakes
-
-    def answer(self, parts: Sequence[str], request: Request) -> Answer:
+    def _below_namespaces(self, parts: Sequence[str], request: Request) -> Answer:
         match parts:
             case []:
                 return self._namespaces(request.query)
@@ -174,11 +161,11 @@ class _View:
         if parent:
             self._check_namespace(parent)
             return _page([], query, "namespaces", lambda namespace: [namespace])
-        names = sorted({table.namespace for table in self._listed()})
+        names = sorted({table.namespace for table in self._lake.tables()})
         return _page(names, query, "namespaces", lambda namespace: [namespace])
 
     def _tables(self, namespace: str, query: Mapping[str, str]) -> Answer:
-        names = sorted({table.name for table in self._listed() if table.namespace == namespace})
+        names = sorted({table.name for table in self._lake.tables() if table.namespace == namespace})
         if not names:
             self._check_namespace(namespace)
         return _page(names, query, "identifiers", lambda name: {"namespace": [namespace], "name": name})
@@ -188,60 +175,37 @@ class _View:
         if wanted not in ("all", "refs"):
             message = f"snapshots is {wanted!r}: write all or refs"
             raise _Refused(HTTPStatus.BAD_REQUEST, "BadRequestException", message)
-        lake, table = self._found(namespace, name)
-        metadata = lake.newest(table)
+        metadata = self._lake.newest(self._found(namespace, name))
         if metadata is None:
             raise _no_table(namespace, name)
-        settings = file_settings(lake.location)
+        settings = file_settings(self._lake.location)
         etag = _etag(metadata, settings, wanted)
-        if request.method == "GET" and _has(request.if_none_match, etag):
+        if request.method == "GET" and has_tag(request.if_none_match, etag):
             return Answer(HTTPStatus.NOT_MODIFIED, headers={"ETag": etag})
         content = metadata.parsed if wanted == "all" else _with_named_snapshots(metadata.parsed)
         answer = _json({"metadata-location": metadata.uri, "metadata": content, "config": settings})
         return replace(answer, headers={**answer.headers, "ETag": etag})
 
-    def _found(self, namespace: str, name: str) -> tuple[PublishedLake, PublishedTable]:
-        found: list[tuple[PublishedLake, PublishedTable]] = []
-        unread: LithifyError | None = None
-        for lake in self._lakes:
-            try:
-                found += [(lake, table) for table in lake.find(namespace, name)]
-            except LithifyError as error:
-                unread = error
+    def _found(self, namespace: str, name: str) -> PublishedTable:
+        found = self._lake.find(namespace, name)
         if len(found) > 1:
-            which = " and ".join(f"{table.table_id} in {lake.location.root_uri}" for lake, table in found)
+            which = " and ".join(table.table_id for table in found)
             raise Invalid(
                 f"{namespace}.{name} is the name of {which}: set the property glue_database of one of them to another "
                 "namespace"
             )
         if not found:
-            if unread is not None:  # it may be in the lake that could not be read
-                raise unread
             # Also in an unknown namespace: Java's client then asks for `t.files` as metadata of the table `t`.
             raise _no_table(namespace, name)
         return found[0]
 
     def _check_namespace(self, namespace: str) -> None:
         """Raises 404 for a namespace that has no table."""
-        if not any(table.namespace == namespace for table in self._listed()):
+        if not any(table.namespace == namespace for table in self._lake.tables()):
             message = (
                 f"there is no namespace {namespace}: it is the glue_database of published tables, or a lake's name"
             )
             raise _Refused(HTTPStatus.NOT_FOUND, "NoSuchNamespaceException", message)
-
-    def _listed(self) -> Sequence[PublishedTable]:
-        """The tables of every lake that may be read. Raises `Denied` or `Outdated` if none may be."""
-        found: list[PublishedTable] = []
-        refused: list[Unavailable] = []
-        for lake in self._lakes:
-            try:
-                found += lake.tables()
-            except (Denied, Outdated) as error:
-                _log.warning("lake_left_out_of_catalog", lake=lake.location.root_uri, reason=str(error))
-                refused.append(error)
-        if refused and len(refused) == len(self._lakes):
-            raise refused[0]
-        return found
 
 
 def file_settings(location: StoreLocation) -> dict[str, JsonValue]:
@@ -301,10 +265,11 @@ def _page(names: Sequence[str], query: Mapping[str, str], member: str, shown: Ca
 
 def _page_size(query: Mapping[str, str]) -> int:
     text = query.get("pageSize", str(PAGE_SIZE))
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
+    digits = text.lstrip("0")
+    if not (text.isascii() and digits.isdigit()):
         message = f"pageSize is {text!r}: write a number from 1 on"
         raise _Refused(HTTPStatus.BAD_REQUEST, "BadRequestException", message)
-    return min(int(text), PAGE_SIZE)
+    return min(int(digits[:9]), PAGE_SIZE)  # one of thousands of digits is no int
 
 
 def _token_of(name: str) -> str:
@@ -326,7 +291,7 @@ def _etag(metadata: PublishedMetadata, settings: Mapping[str, JsonValue], wanted
     return f'"{digest.hexdigest()[:32]}-{wanted}"'
 
 
-def _has(if_none_match: str | None, etag: str) -> bool:
+def has_tag(if_none_match: str | None, etag: str) -> bool:
     tags = [] if if_none_match is None else [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
     return etag in tags or "*" in tags
 

@@ -15,6 +15,7 @@ from dispatcher.keeper.decision_log import DECISION_LOG, DecisionLog, decision_r
 from dispatcher.keeper.keys import DecisionLogFolder, lake_name
 from dispatcher.layout import partition_text
 from dispatcher.operations.status import (
+    DAY_UNREADABLE,
     OPEN,
     UNREADABLE,
     JobRunView,
@@ -99,7 +100,7 @@ class Now:
     def open_job_runs(self) -> list[JobRunView]:
         """Troubles first: what cannot be read, then what is late, what waits, and the others."""
         found = [view for view in self.job_runs if view.status in (*OPEN, UNREADABLE)]
-        return sorted(found, key=_by_trouble)
+        return sorted((view for view in found if not view.job_run_id.startswith(DAY_UNREADABLE)), key=_by_trouble)
 
     @property
     def ended_job_runs(self) -> list[JobRunView]:
@@ -184,7 +185,8 @@ class Readings:
         limits = Limits() if limits is None else limits
         caps = {"all tables": limits.all, "a table": limits.table, "a dispatcher": limits.dispatcher}
         self.caps = {name: each.usd_per_day for name, each in caps.items() if each.usd_per_day is not None}
-        self.commands = Commands(state.location.root_uri, lake.location.root_uri, None if queue is None else queue.name)
+        queue_url, endpoint_url = None if queue is None else queue.name, lake.location.endpoint_url
+        self.commands = Commands(state.location.root_uri, lake.location.root_uri, queue_url, endpoint_url)
         self._state = SharedReadings(state, STATE_REQUESTS_A_SECOND, clock, patience_seconds)
         self._of_lake = SharedReadings(lake.store, LAKE_REQUESTS_A_SECOND, clock, patience_seconds)
         self._records = JobRunStore(self._state.store, clock)
@@ -213,11 +215,8 @@ class Readings:
     def history(self) -> Reading[tuple[JobRunView, ...]]:
         """Job runs that have ended, the latest first. What is not in the history yet is among those of `now`."""
 
-        def read() -> tuple[JobRunView, ...]:
-            return tuple(each for each in view_recorded(self._records, ENDED_OF_HISTORY) if each.status != UNREADABLE)
-
         ended = self.now().value.ended_job_runs
-        recorded = self._state.of(_HISTORY, read)
+        recorded = self._state.of(_HISTORY, lambda: tuple(view_recorded(self._records, ENDED_OF_HISTORY)))
         return replace(recorded, value=each_once(ended, recorded.value))
 
     def money(self) -> Reading[tuple[DayOfMoney, ...]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -29,11 +29,13 @@ from dispatcher.records.pauses import Pause
 
 @dataclass(frozen=True)
 class Commands:
-    """For one state and one lake, by their URIs. `queue_url` None: the reader fills it in."""
+    """For one state and one lake, by their URIs. `queue_url` None: the reader fills it in, as what is in capitals.
+    `s3_endpoint_url` None: AWS's own."""
 
     state_uri: str
     lake_uri: str
     queue_url: str | None = None
+    s3_endpoint_url: str | None = None
 
     def dispatch(self) -> str:
         return self._with_state("dispatch", *self._queue())
@@ -62,13 +64,28 @@ class Commands:
 
     def table(self, verb: str, table_id: str, *rest: str) -> str:
         """Of a table of the lake."""
-        return shlex.join(("lithify", *verb.split(), table_id, "--lake", self.lake_uri, *rest))
+        return shlex.join(("lithify", *verb.split(), table_id, "--lake", self.lake_uri, *self._endpoint(), *rest))
+
+    def table_log(self, table_id: str, partition: Mapping[str, str]) -> str:
+        return self.table("table log", table_id, *_each("--partition", partition.items()))
+
+    def prove(self, table_id: str, primary_keys: Sequence[str], partition_keys: Sequence[str]) -> str:
+        keys = ((key, "VALUE") for key in primary_keys or ("COLUMN",))
+        values = ((key, "VALUE") for key in partition_keys)
+        return self.table("privacy prove", table_id, *_each("--key", keys), *_each("--partition", values))
 
     def _with_state(self, *words: str) -> str:
-        return shlex.join(("lithify", *words, "--state", self.state_uri))
+        return shlex.join(("lithify", *words, "--state", self.state_uri, *self._endpoint()))
+
+    def _endpoint(self) -> tuple[str, ...]:
+        return () if self.s3_endpoint_url is None else ("--s3-endpoint-url", self.s3_endpoint_url)
 
     def _queue(self) -> tuple[str, str]:
         return "--queue-url", "QUEUE_URL" if self.queue_url is None else self.queue_url
+
+
+def _each(option: str, values: Iterable[tuple[str, str]]) -> Iterator[str]:
+    return (word for key, value in values for word in (option, f"{key}={value}"))
 
 
 KEPT_BYTES_MAX = 8_000_000

@@ -142,12 +142,13 @@ def privacy_waits(lag: TableLag, table: Table, commands: Commands) -> Iterator[P
     """What a delete goes through until no object holds its rows, as far as the logs tell. Pure."""
     figures, properties, table_id = lag.figures, table.properties, table.table_id
     collects = commands.table("gc", table_id, "--delete")
+    keys = () if properties.primary_keys else ("--primary-key", "COLUMN")
     if figures.pending_deltas:
         what = f"{counted(figures.pending_deltas, 'delta')} to be compacted: a delete among them has marked no row yet."
-        yield PrivacyWait(what, commands.table("compact", table_id))
+        yield PrivacyWait(what, commands.table("compact", table_id, *keys))
     if figures.dead_rows:
         what = f"{counted(figures.dead_rows, 'deleted or replaced row')} in live files: a rewrite leaves them out."
-        yield PrivacyWait(what, commands.table("compact", table_id, "--max-dead-row-share", "0"))
+        yield PrivacyWait(what, commands.table("compact", table_id, "--max-dead-row-share", "0", *keys))
     if figures.last_compacted_at_ms is not None:
         kept_seconds = max(properties.retention_seconds or 0, properties.grace_seconds)
         until_ms = figures.last_compacted_at_ms + kept_seconds * 1000

@@ -116,7 +116,7 @@ def _of_job_runs(now: Now, commands: Commands, now_ms: int) -> Iterator[PageTrou
             link = f"/job-runs/{quote(view.job_run_id, safe='')}"
             what = f"Job run {view.job_run_id} failed: {reasons}"
             yield PageTrouble(what, view.accepted_at_ms, commands.retry(view.job_run_id), link)
-    for view in now.open_job_runs:
+    for view in now.job_runs:
         if view.status == UNREADABLE:
             yield PageTrouble(f"{view.job_run_id} cannot be read: {' '.join(view.reasons)}")
 

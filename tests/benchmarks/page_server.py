@@ -67,7 +67,7 @@ def serve(folder: Path, port: int) -> None:
     state, lake = (FarStore(parse_location(str(folder / name))) for name in ("state", "lake"))
     clock = SystemClock()
     readings = Readings(state, DeltaCatalog(lake, clock), clock, patience_seconds=PATIENCE_SECONDS)
-    catalog = IcebergRestCatalog([PublishedLake(lake, clock, "lake")])
+    catalog = IcebergRestCatalog(PublishedLake(lake, clock))
     app: FastAPI = create_app(readings, catalog, Doors([f"127.0.0.1:{port}"]))
     app.add_api_route("/static-requests", lambda: FarStore.requests)
     with bounded_memory():

@@ -29,8 +29,10 @@ class Served:
         self.lake_store = FaultyStore(self.desk.lake.store)
         lake = DeltaCatalog(self.lake_store, self.clock)
         self.readings = Readings(self.state, lake, self.clock, self.desk.queue)
-        catalog = IcebergRestCatalog([PublishedLake(self.desk.lake.store, self.clock, "lake")])
-        self.client = TestClient(create_app(self.readings, catalog, Doors([HOST], token)), base_url=f"http://{HOST}")
+        catalog = IcebergRestCatalog(PublishedLake(self.desk.lake.store, self.clock))
+        self.catalog = catalog
+        self.app = create_app(self.readings, catalog, Doors([HOST], token))
+        self.client = TestClient(self.app, base_url=f"http://{HOST}")
 
     def compacted(self, **fields: object) -> str:
         """A job run that has ended."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from compactor.model.errors import Denied, Invalid, Unavailable
+from dispatcher.cli.serve import _listening
 from dispatcher.operations.http_server import HttpAddress, Observed, answer_to, http_server
 from dispatcher.records.keys import OPEN_JOB_RUNS
 from dispatcher.records.metrics_samples import Metric, Sample
@@ -154,3 +155,10 @@ def test_a_tick_that_hangs_is_seen_from_another_thread(tmp_path: Path) -> None:
     goes_on.set()
     ticking.join()
     desk.close()
+
+
+def test_an_address_that_the_page_cannot_listen_on_is_one_sentence() -> None:
+    with _listening("127.0.0.1", 0) as taken, pytest.raises(Invalid, match=r"--port .* 0 takes one that is free"):
+        _listening("127.0.0.1", taken.getsockname()[1])
+    with pytest.raises(Invalid, match=r"--host 2001:db8::1 cannot be used: (?!Address family for hostname)"):
+        _listening("2001:db8::1", 0)

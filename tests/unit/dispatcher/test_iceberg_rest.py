@@ -21,7 +21,7 @@ from pyiceberg.catalog.rest.response import ErrorResponse
 from compactor.catalog.keys import TableFolder
 from compactor.model.errors import Denied
 from compactor.publishing.keys import IcebergFolder, IcebergMetadata
-from compactor.publishing.published_lake import PublishedLake, lake_names
+from compactor.publishing.published_lake import PublishedLake
 from compactor.storage.location import StoreLocation
 from dispatcher.web.iceberg_rest import ENDPOINTS, Answer, IcebergRestCatalog, Request
 from tests.published_tables import PublishedTables
@@ -53,17 +53,11 @@ ERROR = an_object(error=an_object(message=TEXT, type=TEXT, code={"type": "intege
 
 
 class Served:
-    """A catalog over lakes in memory, whose answers are all checked."""
+    """A catalog over a lake in memory, whose answers are all checked."""
 
-    def __init__(self, *places: StoreLocation | str) -> None:
-        self.worlds = [PublishedTables(place) for place in places or (LAKE,)]
-        names = lake_names([world.location.root_uri for world in self.worlds])
-        lakes = [PublishedLake(each.store, each.clock, names[each.location.root_uri]) for each in self.worlds]
-        self.catalog = IcebergRestCatalog(lakes)
-
-    @property
-    def world(self) -> PublishedTables:
-        return self.worlds[0]
+    def __init__(self, place: StoreLocation | str = LAKE) -> None:
+        self.world = PublishedTables(place)
+        self.catalog = IcebergRestCatalog(PublishedLake(self.world.store, self.world.clock))
 
     def ask(self, path: str, method: str = "GET", if_none_match: str | None = None, **query: str) -> Answer:
         answer = self.catalog.answer(Request(method, path, query, if_none_match))
@@ -304,67 +298,50 @@ def test_a_page_that_cannot_be_is_a_bad_request(served: Served) -> None:
         assert served.error("/v1/namespaces", **query)[:2] == (400, "BadRequestException")
     for size in ("0", "-1", "x", "", "1.5", "²"):
         assert served.error("/v1/namespaces", pageToken="", pageSize=size)[:2] == (400, "BadRequestException")
+    assert served.namespaces(pageToken="", pageSize="9" * 5_000)["namespaces"] == [["lake"]]
 
 
-# ---------------------------------------------------------------------------------------------------- several lakes
-
-
-def two_lakes() -> Served:
-    served = Served(
-        StoreLocation("s3://a/one", "http://127.0.0.1:9000", "eu-west-1"),
-        StoreLocation("s3://b/two", None, "eu-west-1"),
-    )
-    served.worlds[0].published(ORDERS)
-    served.worlds[1].published(CARS)
-    return served
+# ------------------------------------------------------------------------------------------------------- the lake
 
 
 def test_clients_learn_where_the_files_are_and_get_no_credentials() -> None:
-    served = two_lakes()
     region = {"client.region": "eu-west-1", "s3.region": "eu-west-1"}
     at_an_endpoint = {**region, "s3.endpoint": "http://127.0.0.1:9000", "s3.path-style-access": "true"}
-    assert served.table("acme_orders_v1", "one")["config"] == at_an_endpoint
-    assert served.table("acme_cars_v2", "two")["config"] == region
-    assert served.config()["defaults"] == {}, "the lakes differ"
-    assert served.config(warehouse="one")["defaults"] == at_an_endpoint
-    assert served.config(warehouse="s3://b/two/")["defaults"] == region
+    for endpoint_url, settings in (("http://127.0.0.1:9000", at_an_endpoint), (None, region)):
+        served = Served(StoreLocation("s3://a/lake", endpoint_url, "eu-west-1"))
+        served.world.published(ORDERS)
+        assert served.table()["config"] == served.config()["defaults"] == settings
     assert Served("file:///data/lake").config()["defaults"] == {}
 
 
-def test_a_warehouse_is_one_lake() -> None:
-    served = two_lakes()
-    assert served.namespaces() == {"namespaces": [["one"], ["two"]]}
-    for warehouse in ("two", "s3://b/two", "s3://b/two/"):
-        overrides = served.config(warehouse=warehouse)["overrides"]
-        assert overrides == {"prefix": "lake-two"}
-        assert served.namespaces("/v1/lake-two") == {"namespaces": [["two"]]}
-    assert served.error("/v1/lake-two/namespaces/one")[:2] == (404, "NoSuchNamespaceException")
+def test_a_warehouse_is_the_lake(served: Served) -> None:
+    for warehouse in ("lake", LAKE, f"{LAKE}/"):
+        assert served.config(warehouse=warehouse)["overrides"] == {"prefix": "lake-lake"}
+    assert served.namespaces("/v1/lake-lake") == served.namespaces()
+    assert served.error("/v1/lake-three/namespaces")[:2] == (404, "NotFoundException")
     status, kind, message = served.error("/v1/config", warehouse="three")
     assert (status, kind) == (404, "NoSuchWarehouseException")
-    assert "one (s3://a/one), two (s3://b/two)" in message
+    assert f"lake ({LAKE})" in message
     assert served.config(warehouse="") == served.config()
 
 
 def test_two_tables_of_one_name_are_refused_with_what_to_do() -> None:
-    served = two_lakes()
-    served.worlds[0].published(CARS, glue_database="shared")
-    served.worlds[1].published("Acme.cars.V2", glue_database="shared")
+    served = Served()
+    served.world.published(CARS, glue_database="shared")
+    served.world.published("Acme.cars.V2", glue_database="shared")
     assert served.tables("shared") == {"identifiers": [{"namespace": ["shared"], "name": "acme_cars_v2"}]}
     status, kind, message = served.error("/v1/namespaces/shared/tables/acme_cars_v2")
     assert (status, kind) == (400, "BadRequestException")
-    assert "ACME.CARS.V2 in s3://a/one and Acme.cars.V2 in s3://b/two: set the property glue_database" in message
+    assert "ACME.CARS.V2 and Acme.cars.V2: set the property glue_database" in message
 
 
-def test_a_lake_without_rights_says_so_and_the_other_one_is_served() -> None:
-    served = two_lakes()
-    served.worlds[0].store.fail("list_folders", times=None, error=Denied)
-    served.worlds[0].store.fail("read", times=None, error=Denied)
-    assert served.namespaces() == {"namespaces": [["two"]]}
-    served.table("acme_cars_v2", "two")
-    status, kind, message = served.error("/v1/namespaces/one/tables/acme_orders_v1")
-    assert (status, kind) == (500, "InternalServerError")
-    assert "as the test told it to" in message
-    assert served.error("/v1/lake-one/namespaces")[0] == 500
+def test_a_lake_without_rights_says_so(served: Served) -> None:
+    served.world.store.fail("list_folders", times=None, error=Denied)
+    served.world.store.fail("read", times=None, error=Denied)
+    for path in ("/v1/namespaces", "/v1/namespaces/lake/tables/acme_orders_v1"):
+        status, kind, message = served.error(path)
+        assert (status, kind) == (500, "InternalServerError")
+        assert "as the test told it to" in message
 
 
 # ------------------------------------------------------------------------------------------------------- failures

@@ -6,32 +6,37 @@ import inspect
 import json
 import re
 import shlex
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
+import anyio
 import pytest
 from markupsafe import escape
 
 from compactor.lake import DeltaCatalog
 from compactor.log.durable_log import Entry
-from compactor.model.errors import Denied, Invalid
+from compactor.log.keys import EntryObject
+from compactor.model.errors import Denied, Invalid, Unavailable
 from dispatcher.cli.serve import serve
 from dispatcher.cli.table_places import LakePlace
 from dispatcher.clients import OPTIONS_FROM_ENVIRONMENT
 from dispatcher.operations.retry import begin_retry, plan_retry
+from dispatcher.options.documents import secret_in
 from dispatcher.records.job_run_log import CancelRequested, JobRunAction
-from dispatcher.records.keys import LiveIngest, PausedObject
+from dispatcher.records.keys import HistoryDayLog, LiveIngest, PausedObject
 from dispatcher.records.lag_samples import LagSample, write_sample
 from dispatcher.records.liveness import INGEST_SILENT_SECONDS, LivenessSignal
 from dispatcher.records.sessions import SessionEnded, SessionLaunched, SessionLaunching
 from dispatcher.web.charts import seconds_words
 from dispatcher.web.job_run_course import attempts_of
-from dispatcher.web.readings import STATE_REQUESTS_A_SECOND
+from dispatcher.web.readings import STATE_REQUESTS_A_SECOND, Now
 from dispatcher.web.rendering import PAGES, Renderer
+from dispatcher.web.shared import Reading
 from launcher.outcomes import NothingToDo
 from launcher.spark_job import ClusterReference
 from tests.fakes.dispatch_desk import TABLE
-from tests.fakes.served_page import Served
+from tests.fakes.served_page import HOST, Served
 from tests.fakes.small_cluster import Crashes, Fails, Hangs, Succeeds
 from tests.roles.policies import GOLDEN
 from tests.unit.dispatcher.test_session_finding import WIDE, append_days
@@ -324,7 +329,9 @@ def test_nothing_is_written_and_other_hosts_and_callers_are_refused(tmp_path: Pa
     served.desk.close()
     bearer = {"Authorization": "Bearer secret"}
     assert served.client.get("/").status_code == 401
-    assert served.client.get("/", headers={"Authorization": "Bearer other"}).status_code == 401
+    for wrong in ("Bearer other", "secret", "Basic secret", "Bearer"):
+        assert served.client.get("/", headers={"Authorization": wrong}).status_code == 401
+    assert served.client.get("/", headers={"Authorization": "bearer secret", "Host": HOST.upper()}).status_code == 200
     assert served.client.get("/", headers=bearer).status_code == 200
     assert served.client.get("/", headers={**bearer, "Host": "evil.example"}).status_code == 403
     refused = served.client.post("/", headers=bearer)
@@ -344,6 +351,8 @@ def test_a_page_that_has_not_changed_is_not_sent_again(served: Served) -> None:
     first = served.client.get("/history")
     again = served.client.get("/history", headers={"If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
+    compressed = served.client.get("/history", headers={"If-None-Match": f"W/{first.headers['etag']}"})
+    assert compressed.status_code == 304, "a proxy that compresses says that it has the same"
 
 
 def test_all_viewers_together_cost_two_requests_a_second(served: Served) -> None:
@@ -381,6 +390,61 @@ def test_a_store_that_is_away_leaves_the_page_with_since_when(served: Served) ->
     served.state.heal()
     served.clock.sleep(3_600.0)
     assert "does not answer" not in served.page("/")
+
+
+def test_a_day_that_cannot_be_read_is_a_trouble_and_no_open_job_run(served: Served) -> None:
+    served.compacted()
+    (day,) = served.desk.records.history.days()
+    served.state.overwrite(EntryObject(HistoryDayLog(day).key, 1).key, b"rubbish")
+    html = served.page("/")
+    assert f"history of {day} cannot be read" in html
+    assert "<strong>0</strong> open job runs" in html
+    assert f"history of {day} cannot be read" in served.page("/history")
+
+
+def test_a_job_run_that_ends_while_it_is_read_is_listed_once(served: Served) -> None:
+    served.desk.append([{"id": 1}])
+    job_run_id = served.desk.accept()
+    before = served.readings.now()
+    served.desk.run()
+    served.readings.now = lambda: before  # type: ignore[method-assign]  # as after events, which say so of the history
+    listed = served.client.get("/api/v1/job_runs").json()["job_runs"]
+    assert [(each["job_run_id"], each["status"]) for each in listed] == [(job_run_id, "succeeded")]
+
+
+def test_the_server_is_live_while_all_of_its_threads_wait_for_the_store(served: Served) -> None:
+    asked, may_go_on = threading.Event(), threading.Event()
+    answers: list[object] = []
+
+    async def ask(path: str) -> None:
+        async def receive() -> dict[str, object]:
+            return {"type": "http.request"}
+
+        async def send(message: MutableMapping[str, object]) -> None:
+            answers.append(message.get("status"))
+
+        headers = [(b"host", HOST.encode())]
+        scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": headers}
+        await served.app(scope, receive, send)
+
+    async def ask_both() -> None:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = 1
+        async with anyio.create_task_group() as others:
+            others.start_soon(ask, "/")
+            while not asked.is_set():
+                await anyio.sleep(0)
+            with anyio.move_on_after(10):
+                await ask("/live")
+            may_go_on.set()
+
+    def waits() -> Reading[Now]:
+        asked.set()
+        may_go_on.wait(60)
+        raise Unavailable("no answer")
+
+    served.readings.now = waits  # type: ignore[method-assign]  # a store that hangs
+    anyio.run(ask_both)
+    assert answers[0] == 200
 
 
 def test_a_snapshot_needs_nothing_beside_it(served: Served) -> None:
@@ -448,3 +512,13 @@ def test_every_variable_of_a_stages_page_is_an_option_of_serve_that_is_read() ->
     options = inspect.signature(serve).parameters.keys() | inspect.signature(LakePlace).parameters.keys()
     assert {"lake", "state", "queue_url", "dead_letter_queue_url", "events_queue_url", "region"} < given
     assert given - {"log_format"} <= options & set(OPTIONS_FROM_ENVIRONMENT)
+
+
+def test_a_token_file_without_a_token_is_one_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    for content, reason in ((b"\xff\xfe", "it is no text"), (b"\n\n", "is empty")):
+        file.write_bytes(content)
+        with pytest.raises(Invalid, match=f"--token-file .* {reason}"):
+            secret_in(file, "--token-file")
+    file.write_bytes(b"t0ken\n")
+    assert secret_in(file, "--token-file") == "t0ken"

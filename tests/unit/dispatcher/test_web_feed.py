@@ -14,7 +14,6 @@ from compactor.model.errors import Invalid
 from dispatcher.intake.queue import QueueMessage
 from dispatcher.web.app import Doors, create_app
 from dispatcher.web.feed import Changed, EventsFeed, changed_by
-from dispatcher.web.iceberg_rest import IcebergRestCatalog
 from dispatcher.web.rendering import Renderer
 from dispatcher.web.shared import (
     KEPT_OBJECT_BYTES_MAX,
@@ -96,9 +95,7 @@ def test_a_feed_that_is_lost_says_since_when_until_it_is_heard_again(served: Ser
     job_run_id = served.compacted()
     served.clock.sleep(60.0)
     assert job_run_id in renderer.page("now")
-    client = TestClient(
-        create_app(served.readings, IcebergRestCatalog([]), Doors([HOST]), feed), base_url=f"http://{HOST}"
-    )
+    client = TestClient(create_app(served.readings, served.catalog, Doors([HOST]), feed), base_url=f"http://{HOST}")
     answer = client.get("/api/v1/now").json()
     assert answer["feed"] == {"heard_at_ms": None, "failure": "there is no queue events", "since_ms": lost_at_ms}
     queue.is_lost = False

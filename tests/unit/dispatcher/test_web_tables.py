@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
@@ -27,6 +28,7 @@ from dispatcher.keeper.decision_log import (
 from dispatcher.keeper.keys import DecisionLogFolder, lake_name
 from dispatcher.records.lag_samples import LagSample, close_lag_days, write_sample
 from dispatcher.web.readings import LAKE_REQUESTS_A_SECOND, STATE_REQUESTS_A_SECOND
+from dispatcher.web.shared import Commands
 from dispatcher.web.table_readings import ENTRIES_ON_A_PAGE
 from tests.fakes.dispatch_desk import TABLE
 from tests.fakes.served_page import Served
@@ -134,6 +136,9 @@ def test_a_log_is_read_page_by_page_and_has_every_entry_once(served: Served) -> 
     for partition in ("day=1", "%", "nonsense"):
         assert served.client.get(f"/tables/{TABLE}/log", params={"partition": partition}).status_code == 404
     assert served.client.get("/tables/ACME.NONE.V1/log").status_code == 404
+    wrong = served.client.get(f"/tables/{TABLE}/log", params={"before": "<b>"})
+    assert (wrong.status_code, "The address is wrong: " in wrong.text) == (400, True)
+    assert served.client.get(f"/api/v1/tables/{TABLE}/log", params={"before": "<b>"}).status_code == 422
 
 
 def test_what_a_privacy_delete_waits_for_ends_with_the_last_time_that_is_said(served: Served) -> None:
@@ -156,6 +161,25 @@ def test_what_a_privacy_delete_waits_for_ends_with_the_last_time_that_is_said(se
     assert ("--max-dead-row-share 0" in waits) == (table.lag.figures.dead_rows > 0), (
         "the one thing that does not end by itself"
     )
+
+
+def test_a_command_of_a_table_names_what_it_needs(served: Served) -> None:
+    """As the command line takes it: keys of the table, unless it knows them, and a partition."""
+    served.desk.append_days("ACME.DAYS.V1", 1)
+    lake = served.desk.lake.location.root_uri
+    page = served.page("/tables/ACME.DAYS.V1")
+    assert f"lithify compact ACME.DAYS.V1 --lake {lake} --primary-key COLUMN<" in page
+    assert f"lithify privacy prove ACME.DAYS.V1 --lake {lake} --key COLUMN=VALUE --partition day=VALUE<" in page
+    served.desk.lake.table("ACME.DAYS.V1").set_properties({"primary_keys": ["id"]})
+    served.clock.sleep(60.0)
+    page = served.page("/tables/ACME.DAYS.V1")
+    assert f"lithify compact ACME.DAYS.V1 --lake {lake}<" in page
+    assert "--key id=VALUE --partition day=VALUE<" in page
+    commands = Commands("s3://b/state", "s3://b/lake", None, "http://s3.example:9000")
+    told = commands.table_log("ACME.DAYS.V1", {"day": "1 2"})
+    words = ["table", "log", "ACME.DAYS.V1", "--lake", "s3://b/lake", "--s3-endpoint-url", "http://s3.example:9000"]
+    assert shlex.split(told) == ["lithify", *words, "--partition", "day=1 2"]
+    assert commands.history().endswith("--state s3://b/state --s3-endpoint-url http://s3.example:9000")
 
 
 @pytest.mark.parametrize("what", ["no rights", "a newer release"])

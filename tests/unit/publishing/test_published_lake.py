@@ -16,7 +16,7 @@ from compactor.publishing.published_lake import (
     PublishedLake,
     PublishedMetadata,
     PublishedTable,
-    lake_names,
+    lake_name,
 )
 from tests.fakes.manual_clock import ManualClock
 from tests.published_tables import PublishedTables
@@ -27,7 +27,7 @@ ORDERS_NAMED = PublishedTable("lake", "acme_orders_v1", ORDERS)
 
 def a_lake() -> tuple[PublishedTables, PublishedLake]:
     world = PublishedTables("s3://bucket/lake", ManualClock())
-    return world, PublishedLake(world.store, world.clock, "lake")
+    return world, PublishedLake(world.store, world.clock)
 
 
 def newest(lake: PublishedLake, table: PublishedTable = ORDERS_NAMED) -> PublishedMetadata:
@@ -191,14 +191,9 @@ def test_a_load_takes_few_requests_and_listings_are_bounded_by_time_not_by_calle
     assert world.requests() <= 60 * TABLES_A_SECOND * 1.2
 
 
-def test_lakes_with_the_same_last_name_have_longer_ones() -> None:
-    assert lake_names(["s3://a/lake", "s3://b/other-Lake", "file:///data/x y"]) == {
-        "s3://a/lake": "lake",
-        "s3://b/other-Lake": "other_lake",
-        "file:///data/x y": "x_y",
-    }
-    assert lake_names(["s3://a/lake", "s3://b/lake", "s3://c"]) == {
-        "s3://a/lake": "a_lake",
-        "s3://b/lake": "b_lake",
-        "s3://c": "c",
-    }
+@pytest.mark.parametrize(
+    ("uri", "name"),
+    [("s3://a/lake", "lake"), ("s3://b/other-Lake", "other_lake"), ("file:///data/x y", "x_y"), ("s3://c", "c")],
+)
+def test_a_lake_has_the_last_part_of_its_uri_as_name(uri: str, name: str) -> None:
+    assert lake_name(uri) == name
