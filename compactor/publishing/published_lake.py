@@ -21,7 +21,7 @@ from compactor.catalog.definition import TableDefinition
 from compactor.catalog.dropping import DefinitionLog, definition_log
 from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
-from compactor.model.errors import Corrupt, Denied, Invalid, Outdated
+from compactor.model.errors import Corrupt, Denied, Invalid, Outdated, Unavailable
 from compactor.model.names import OpenFormat
 from compactor.publishing.glue import glue_name, name_in_sql
 from compactor.publishing.iceberg_versions import IcebergVersions
@@ -133,6 +133,8 @@ class PublishedLake:
         return _Listing(tables, table_ids, self._clock.monotonic_seconds() + seconds)
 
     def _table_ids(self) -> list[str]:
+        if self.location.is_missing_folder:
+            raise Unavailable(f"{self.location.root_uri} is not there")
         return sorted(decoded_names(self._store, "tables/", decode))
 
     def _shown_or_logged(self, table_id: str) -> PublishedTable | None:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from compactor.model.errors import Invalid
 
-_S3 = "s3://"
+_S3, _FILE = "s3://", "file://"
 
 
 def is_remote(uri: str) -> bool:
@@ -41,6 +41,11 @@ class StoreLocation:
         """Whether each request takes a round trip."""
         return is_remote(self.root_uri)
 
+    @property
+    def is_missing_folder(self) -> bool:
+        """Whether it is a local folder that is away, as of a disk that is not mounted: it reads as an empty one."""
+        return self.root_uri.startswith(_FILE) and not Path(self.root_uri.removeprefix(_FILE)).is_dir()
+
     def key_of(self, uri: str) -> str:
         """The key of an object below the root; any other URI unchanged."""
         return uri.removeprefix(f"{self.root_uri}/")
@@ -58,7 +63,7 @@ def key_bytes_max(location: StoreLocation) -> int:
     if location.is_remote:
         _, prefix = bucket_and_key(location.root_uri)
         return 1_024 - len(f"{prefix}/".encode())
-    return 4_095 - len(location.root_uri.removeprefix("file://").encode()) - 1
+    return 4_095 - len(location.root_uri.removeprefix(_FILE).encode()) - 1
 
 
 def parse_location(uri_or_path: str, *, endpoint_url: str | None = None, region: str | None = None) -> StoreLocation:
@@ -71,14 +76,14 @@ def parse_location(uri_or_path: str, *, endpoint_url: str | None = None, region:
         if not bucket:
             raise Invalid(f"{uri_or_path!r} names no bucket: write s3://bucket/prefix")
         return StoreLocation(uri_or_path.rstrip("/"), checked_endpoint(endpoint_url), region)
-    if uri_or_path.startswith("file://"):
-        path = uri_or_path.removeprefix("file://")
+    if uri_or_path.startswith(_FILE):
+        path = uri_or_path.removeprefix(_FILE)
         if not path.startswith("/"):
             raise Invalid(f"{uri_or_path!r} is not absolute: write file:///path/to/lake")
-        return StoreLocation("file://" + (path.rstrip("/") or "/"))
+        return StoreLocation(_FILE + (path.rstrip("/") or "/"))
     if "://" in uri_or_path or not uri_or_path:
         raise Invalid(f"{uri_or_path!r} is not a location: use s3://bucket/prefix, file:///path or a local path")
-    return StoreLocation("file://" + str(Path(uri_or_path).absolute()))
+    return StoreLocation(_FILE + str(Path(uri_or_path).absolute()))
 
 
 def checked_endpoint(url: str | None) -> str | None:

@@ -20,8 +20,6 @@ from dispatcher.clients import QueueAddress, dependencies_of
 from dispatcher.options.documents import read_limits, secret_in
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
-
     from dispatcher.intake.queue import Queue
 
 LOCAL = "127.0.0.1"
@@ -75,7 +73,7 @@ def serve(
     except ImportError as error:
         raise Invalid(f"the page needs {error.name}: pip install 'lithify[serve]'") from error
     dependencies = dependencies_of(context)
-    catalog = lake.open()
+    catalog, caps = lake.open(), None if limits is None else read_limits(limits)
     records = dependencies.store(state, lake.s3_endpoint_url, lake.region)
     check_exists(records, "state")
 
@@ -84,7 +82,6 @@ def serve(
         return None if address is None else dependencies.clients.queue(address)
 
     queue = queue_at(queue_url, dead_letter_queue_url)
-    caps = None if limits is None else read_limits(limits)
     readings = Readings(records, catalog, dependencies.clock, queue, caps, PATIENCE_SECONDS)
     if snapshot is not None:
         html = Renderer(readings).snapshot()
@@ -95,31 +92,28 @@ def serve(
         typer.echo(f"{snapshot} is a page of its own.")
         return
     published = IcebergRestCatalog(PublishedLake(catalog.store, dependencies.clock))
-    token = None if token_file is None else secret_in(token_file, "--token-file")
     with _listening(host, port) as listener:
         port = listener.getsockname()[1]
         name = f"[{host}]" if ":" in host else host
         hosts = [f"{each}:{port}" for each in dict.fromkeys((name, LOCAL, "localhost"))] + list(allow_host or ())
         events = queue_at(events_queue_url)
         feed = None if events is None else EventsFeed(events, readings.look_again, dependencies.clock)
+        token = None if token_file is None else secret_in(token_file, "--token-file")
         app = create_app(readings, published, Doors(hosts, token), feed)
         listening = BackgroundLoop("events", feed.listen, PAUSE_SECONDS, at_once=True) if feed else nullcontext()
+        url = f"http://{name}:{port}"
+        typer.echo(f"Job runs and tables: {url}/\nIceberg REST catalog: {url}/iceberg", err=True)
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, server_header=False, date_header=False, lifespan="off"
+        )
         with bounded_memory(), listening:
-            _run(app, listener, f"http://{name}:{port}", uvicorn)
+            uvicorn.Server(config).run(sockets=[listener])
 
 
 def bounded_memory() -> BackgroundLoop:
     """Of a server that runs for weeks: freed memory is returned while the loop runs."""
     keep_few_arenas()
     return BackgroundLoop("memory", return_freed_memory, TRIM_SECONDS)
-
-
-def _run(app: FastAPI, listener: socket.socket, url: str, uvicorn: object) -> None:
-    typer.echo(f"Job runs and tables: {url}/\nIceberg REST catalog: {url}/iceberg", err=True)
-    config = uvicorn.Config(  # type: ignore[attr-defined]  # a module that is loaded late
-        app, log_level="warning", access_log=False, server_header=False, date_header=False, lifespan="off"
-    )
-    uvicorn.Server(config).run(sockets=[listener])  # type: ignore[attr-defined]  # as above
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compactor.catalog.stream import PartitionStream
@@ -72,7 +71,7 @@ def check_exists(store: ObjectStore, noun: str) -> None:
     if store.location.is_remote:
         is_there = next(iter(store.list_folders("")), None) is not None
     else:
-        is_there = Path(root_uri.removeprefix("file://")).is_dir()
+        is_there = not store.location.is_missing_folder
     if not is_there:
         hint = "" if noun == "folder" else " (the first write to it creates it)"
         raise Invalid(f"there is no {noun} at {root_uri}: check the URI{hint}")

@@ -204,6 +204,7 @@ def make_dispatcher(
 
 def _open(folder: DemoFolder, s3: S3Server | None, name: str) -> ObjectStore:
     if s3 is None:
+        (folder.path / name).mkdir(exist_ok=True)  # what is not there would be shown as away
         return open_store(parse_location(str(folder.path / name)), secret_prefixes=SECRET_PREFIXES)
     return open_store(parse_location(f"s3://{BUCKET}/{name}", endpoint_url=s3.endpoint_url, region=REGION))
 

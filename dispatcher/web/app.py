@@ -30,7 +30,7 @@ from dispatcher.web import iceberg_rest
 from dispatcher.web.charts import dots_of
 from dispatcher.web.feed import EventsFeed
 from dispatcher.web.iceberg_rest import IcebergRestCatalog
-from dispatcher.web.readings import Readings, refused_as_missing
+from dispatcher.web.readings import Readings
 from dispatcher.web.rendering import PAGES, Renderer, dead_letters_of
 from dispatcher.web.shared import Reading
 from dispatcher.web.table_readings import OneTable, privacy_waits
@@ -142,8 +142,9 @@ async def _malformed(request: Request, error: RequestValidationError) -> Respons
 
 async def _failed(request: Request, error: LithifyError) -> Response:
     """404 for what is not there, 503 for a store that does not answer."""
-    status = 404 if isinstance(error, Invalid) and refused_as_missing(error) else 503
-    status = 400 if isinstance(error, Invalid) and status != 404 else status
+    status = 503
+    if isinstance(error, Invalid):
+        status = 404 if str(error).startswith("there is no ") else 400
     if request.url.path.startswith("/api/"):
         return _problem(status, str(error), {})
     return HTMLResponse(Renderer.problem(status, str(error)), status)

@@ -334,8 +334,3 @@ def _name_of_job_run(job_run_id: str) -> str:
 
 def _name_of_table(table_id: str) -> str:
     return f"table {table_id}"
-
-
-def refused_as_missing(error: Invalid) -> bool:
-    """Whether an id names nothing."""
-    return str(error).startswith("there is no ")

@@ -274,6 +274,8 @@ class SharedReadings:
             kept.has_changed = False  # before it is read: what changes from here on is read next time
             requests = self.store.requests
             try:
+                if self.store.location.is_missing_folder:
+                    raise Unavailable(f"{self.store.location.root_uri} is not there")
                 reading = Reading(read(), self._clock.now_ms())
             except (Unavailable, Denied) as error:
                 if before is None:

@@ -26,6 +26,7 @@ class Served:
         self.clock = ManualClock(1_760_000_000_000)
         self.state = FaultyStore(MemoryStore(self.clock))
         self.desk = Desk(folder, clock=self.clock, state=self.state)
+        (folder / "lake").mkdir(exist_ok=True)
         self.lake_store = FaultyStore(self.desk.lake.store)
         lake = DeltaCatalog(self.lake_store, self.clock)
         self.readings = Readings(self.state, lake, self.clock, self.desk.queue)

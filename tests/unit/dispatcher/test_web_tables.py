@@ -203,6 +203,21 @@ def test_a_table_that_cannot_be_read_says_so_and_the_others_are_shown(served: Se
     assert served.client.get(f"/tables/{OTHER}").status_code == 503
 
 
+def test_a_lake_whose_disk_is_not_mounted_is_away_and_not_empty(served: Served) -> None:
+    served.desk.append([{"id": 1}])
+    assert TABLE in served.page("/tables")
+    folder = served.desk.folder / "lake"
+    folder.rename(served.desk.folder / "elsewhere")
+    served.clock.sleep(60.0)
+    html = served.page("/tables")
+    assert "The store does not answer since" in html
+    assert TABLE in html
+    assert served.client.get("/iceberg/v1/namespaces").status_code == 503
+    (served.desk.folder / "elsewhere").rename(folder)
+    served.clock.sleep(60.0)
+    assert "does not answer" not in served.page("/tables")
+
+
 def test_a_table_is_shown_without_what_the_state_cannot_give(served: Served) -> None:
     served.desk.append([{"id": 1}])
     served.state.fail("read", "keeper/", times=None, error=Denied)
