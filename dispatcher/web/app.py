@@ -144,7 +144,7 @@ async def _failed(request: Request, error: LithifyError) -> Response:
     """404 for what is not there, 503 for a store that does not answer."""
     status = 503
     if isinstance(error, Invalid):
-        status = 404 if str(error).startswith("there is no ") else 400
+        status = 404 if str(error).startswith("there is no ") or " was dropped at " in str(error) else 400
     if request.url.path.startswith("/api/"):
         return _problem(status, str(error), {})
     return HTMLResponse(Renderer.problem(status, str(error)), status)

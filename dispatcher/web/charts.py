@@ -132,7 +132,8 @@ def _bars(
         if launched_ms > attempt.launching_at_ms:
             yield bar(attempt.launching_at_ms, launched_ms, "launching", f"attempt {attempt.number}, launching")
         if attempt.launched_at_ms is not None:
-            yield bar(launched_ms, ended_ms, _kind(attempt), _title(attempt))
+            shared, kind = ", in a shared launch" if attempt.bundle is not None else "", _kind(attempt)
+            yield bar(launched_ms, ended_ms, kind, f"attempt {attempt.number}{shared}, {kind}")
         waits_from_ms = ended_ms
     if session.status == "waiting" or (session.status == "cancelled" and session.attempt == 0):
         yield bar(waits_from_ms, end_ms, "waiting", "waiting")
@@ -144,11 +145,6 @@ def _kind(attempt: Attempt) -> str:
     if attempt.is_cancelled:
         return "cancelled"
     return "gone" if attempt.ended_well is None else "ended" if attempt.ended_well else "failed"
-
-
-def _title(attempt: Attempt) -> str:
-    shared = ", in a shared launch" if attempt.bundle is not None else ""
-    return f"attempt {attempt.number}{shared}, {_kind(attempt)}"
 
 
 DECADES = 6

@@ -19,7 +19,7 @@ from compactor.log.durable_log import DurableLog, Entry
 from compactor.log.keys import EntryObject
 from compactor.model.background import soon
 from compactor.model.clock import Clock
-from compactor.model.errors import Denied, Unavailable
+from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
 from compactor.storage.keys import parse_any
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectEntry, ObjectStore, UnfinishedWrite
@@ -211,11 +211,12 @@ class Reading(Generic[ValueT]):
 
 @dataclass
 class _Kept:
-    """A reading that is shared. `until_seconds`, `asked_seconds`: by the clock of this process; the latter of the last
-    look at it. `beside`: it is read for who does not wait. `has_changed`: an event says so."""
+    """A reading that is shared; `refused`: why there is none. `until_seconds`, `asked_seconds`: by the clock of this
+    process; the latter of the last look at it. `beside`: for who does not wait. `has_changed`: an event says so."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     reading: Reading[Any] | None = None
+    refused: LithifyError | None = None
     until_seconds: float = 0.0
     asked_seconds: float = 0.0
     beside: Future[Reading[Any]] | None = None
@@ -269,6 +270,8 @@ class SharedReadings:
         with kept.lock:
             before = kept.reading
             paid_by = self._payer(kept, rank)
+            if paid_by is None and kept.refused is not None:
+                raise kept.refused.with_traceback(None)
             if paid_by is None and before is not None:
                 return before
             kept.has_changed = False  # before it is read: what changes from here on is read next time
@@ -276,17 +279,17 @@ class SharedReadings:
             try:
                 if self.store.location.is_missing_folder:
                     raise Unavailable(f"{self.store.location.root_uri} is not there")
-                reading = Reading(read(), self._clock.now_ms())
-            except (Unavailable, Denied) as error:
-                if before is None:
+                kept.reading, kept.refused = Reading(read(), self._clock.now_ms()), None
+            except LithifyError as error:
+                if before is None or isinstance(error, Invalid):
+                    kept.reading, kept.refused = None, None if isinstance(error, Unavailable) else error
                     raise
                 since_ms = before.since_ms if before.since_ms is not None else self._clock.now_ms()
-                reading = Reading(before.value, before.at_ms, str(error), since_ms)
+                kept.reading = Reading(before.value, before.at_ms, str(error), since_ms)
             finally:
                 self._owe(self.store.requests - requests, Rank.OVERVIEW if paid_by is None else paid_by)
-            kept.reading = reading
-            kept.until_seconds = self._clock.monotonic_seconds() + SECONDS_MIN
-            return reading
+                kept.until_seconds = self._clock.monotonic_seconds() + SECONDS_MIN
+            return kept.reading
 
     def look_again(self, name: str) -> None:
         """The reading goes before the others when it is asked for next, as what is open now does."""
@@ -297,7 +300,8 @@ class SharedReadings:
 
     def _payer(self, kept: _Kept, rank: Rank) -> Rank | None:
         """None: it is new enough, or requests are owed, or it was never read."""
-        if kept.reading is None or not (kept.has_changed or self._clock.monotonic_seconds() >= kept.until_seconds):
+        is_due = kept.has_changed or self._clock.monotonic_seconds() >= kept.until_seconds
+        if not is_due or (kept.reading or kept.refused) is None:
             return None
         with self._lock:
             self._settle()

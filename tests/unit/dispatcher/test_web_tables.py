@@ -15,6 +15,7 @@ import pytest
 from markupsafe import escape
 
 from compactor.log.durable_log import DurableLog
+from compactor.log.keys import EntryObject
 from compactor.model.errors import Denied
 from dispatcher.keeper.decision_log import (
     DECISION_LOG,
@@ -210,12 +211,45 @@ def test_a_lake_whose_disk_is_not_mounted_is_away_and_not_empty(served: Served) 
     folder.rename(served.desk.folder / "elsewhere")
     served.clock.sleep(60.0)
     html = served.page("/tables")
-    assert "The store does not answer since" in html
+    assert "Nothing newer can be read since" in html
     assert TABLE in html
     assert served.client.get("/iceberg/v1/namespaces").status_code == 503
     (served.desk.folder / "elsewhere").rename(folder)
     served.clock.sleep(60.0)
-    assert "does not answer" not in served.page("/tables")
+    assert "can be read since" not in served.page("/tables")
+
+
+def test_what_is_dropped_or_damaged_is_not_shown_as_it_was(served: Served) -> None:
+    served.desk.append([{"id": 1}])
+    served.desk.append([{"id": 1}], table=OTHER)
+    for table_id in (TABLE, OTHER):
+        served.page(f"/tables/{table_id}")
+    served.desk.lake.drop_table(OTHER, dry_run=False)
+    log = served.desk.lake.table(TABLE).stream({}).log
+    entry = EntryObject(log.folder, log.load().entry_number + 1).key
+    served.desk.lake.store.put_if_absent(entry, b"rubbish")
+    served.clock.sleep(300.0)
+    for _ in range(3):
+        gone = served.client.get(f"/tables/{OTHER}")
+        assert (gone.status_code, "was dropped at" in gone.text) == (404, True)
+    served.clock.sleep(300.0)
+    for _ in range(3):
+        html = served.page(f"/tables/{TABLE}")
+        assert "Nothing newer can be read since" in html
+        assert "does not hold what Lithify writes there" in html
+
+
+def test_looking_at_what_is_not_there_costs_no_more_than_the_rate(served: Served) -> None:
+    before, begun = len(served.state.requests), served.clock.monotonic_seconds()
+    while served.clock.monotonic_seconds() - begun < 100:
+        for _ in range(5):
+            assert served.client.get("/job-runs/none").status_code == 404
+        served.clock.sleep(5.0)
+    assert len(served.state.requests) - before <= 100 * STATE_REQUESTS_A_SECOND
+    served.desk.append([{"id": 1}])
+    served.desk.accept(job_run_id="none")
+    served.clock.sleep(60.0)
+    assert served.client.get("/job-runs/none").status_code == 200
 
 
 def test_a_table_is_shown_without_what_the_state_cannot_give(served: Served) -> None:
