@@ -12,7 +12,7 @@ from compactor.catalog.properties import ROWS_PER_COMPACTED_FILE
 from compactor.catalog.tables import DeltaCatalog
 from compactor.model.clock import SystemClock
 from compactor.model.counts import SortKey
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, refuse_if
 from compactor.model.names import NOT_WRITTEN, ContentType, SortOrder
 from compactor.model.wrong_input import sentences
 from compactor.planning.spec import (
@@ -136,9 +136,7 @@ def compact(  # noqa: PLR0913, PLR0917  (the paper's signature)
         )
     except ValidationError as error:
         raise Invalid(*sentences(error, JobRunSpec, show=repr)) from error
-    reasons = violations(run, keys_from_table=primary_keys is None)
-    if reasons:
-        raise Invalid(*reasons)
+    refuse_if(violations(run, keys_from_table=primary_keys is None))
     run = complete_by_table(run, given, lake.table(source_table_id))
     # Imported here, so that `from compactor import compact` stays fast.
     from compactor.local_job_run import run_here

@@ -27,7 +27,7 @@ from typer.main import get_command
 
 from compactor.log_context import configure_logging
 from compactor.model.clock import SystemClock
-from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_INVALID, Invalid, LithifyError
+from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_INVALID, Invalid, LithifyError, refuse_if
 from compactor.model.machine import usable_cores, usable_memory_bytes
 from dispatcher.cli.app import GROUPS, app
 from dispatcher.cli.output import flush, print_error
@@ -122,9 +122,7 @@ class ServiceClients:
         from launcher.clusters.local import START_SECONDS, StandaloneCluster, StandaloneClusterSettings
 
         spark_home = find_spark_home(self._environment)
-        wrong = check_archive(address.archive, spark_release_of(spark_home))
-        if wrong:
-            raise Invalid(*wrong)
+        refuse_if(check_archive(address.archive, spark_release_of(spark_home)))
         settings = StandaloneClusterSettings(
             master_url=address.master_url,
             archive=address.archive.absolute(),

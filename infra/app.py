@@ -14,7 +14,7 @@ from pathlib import Path
 
 from aws_cdk import App
 
-from compactor.model.errors import EXIT_INVALID, Invalid
+from compactor.model.errors import EXIT_INVALID, Invalid, reasons_of, refuse_if
 from infra.dispatcher_environment import check_environment
 from infra.stack import LithifyStack, stack_name
 from infra.stage_checks import check_stage
@@ -27,14 +27,7 @@ def checked_stage(arguments: Sequence[str]) -> Stage:
     """The checked stage. Raises `Invalid` with every error."""
     name, *given = arguments or ("",)
     stage = read_stage(name, given)
-    reasons: list[str] = []
-    for check in (check_stage, check_environment):
-        try:
-            check(stage)
-        except Invalid as error:
-            reasons += error.reasons
-    if reasons:
-        raise Invalid(*reasons)
+    refuse_if(reason for check in (check_stage, check_environment) for reason in reasons_of(check, stage))
     return stage
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
 from compactor.model.clock import SystemClock
-from compactor.model.errors import Invalid
+from compactor.model.errors import reasons_of, refuse_if
 from compactor.model.wrong_input import meant
 from dispatcher.clients import VARIABLE_PREFIX, variable_of
 from dispatcher.options.documents import read_limits
@@ -152,8 +152,7 @@ def dispatcher_environment(
     options |= _own_options(stage, options)
     known = {each.name for each in option_fields()}
     unknown = sorted(options.keys() - known)
-    if unknown:
-        raise Invalid(*(f"the dispatcher has no option {name}, which the stack gives it" for name in unknown))
+    refuse_if(f"the dispatcher has no option {name}, which the stack gives it" for name in unknown)
     variables = {variable_of(name): f"{value}" for name, value in options.items() if value not in ("", None)}
     return {**variables, f"{VARIABLE_PREFIX}LOG_FORMAT": "json"}
 
@@ -171,8 +170,7 @@ def _own_options(stage: Stage, given: Mapping[str, object]) -> Mapping[str, str]
             reasons.append(f"{OF_DISPATCHER}{name}: it is a setting of the stage, write {name}=...")
         elif name in OF_THE_WORKFLOW or (name in given and name != "limits"):
             reasons.append(f"{OF_DISPATCHER}{name}: the stack decides it, leave it out")
-    if reasons:
-        raise Invalid(*reasons)
+    refuse_if(reasons)
     return {name: value for name, value in stage.dispatcher.items() if name != "limits" or name not in given}
 
 
@@ -181,8 +179,7 @@ def _limits(stage: Stage) -> str:
     session = {"nodes": stage.max_nodes, "vcpus": stage.max_vcpus, "usd": stage.max_usd}
     limits = read_limits(stage.dispatcher.get("limits", "{}"))
     twice = limits.session.model_fields_set & session.keys()
-    if twice:
-        raise Invalid(*(f"{OF_DISPATCHER}limits: session.{name} is max_{name} of the stage" for name in sorted(twice)))
+    refuse_if(f"{OF_DISPATCHER}limits: session.{name} is max_{name} of the stage" for name in sorted(twice))
     document = limits.model_dump(exclude_unset=True)
     return json.dumps(document | {"session": document.get("session", {}) | session})
 
@@ -222,19 +219,10 @@ def check_environment(stage: Stage) -> None:
     spark = None if stage.spark == "local" else EXAMPLE_SPARK
     environment = dispatcher_environment(stage, EXAMPLE, spark, json.dumps)
     options, errors = read_options({}, by_option(environment))
-    reasons = list(errors.reasons)
-    try:
-        check_together(options)
-    except Invalid as error:
-        reasons += error.reasons
+    reasons = [*errors.reasons, *reasons_of(check_together, options)]
     if spark is not None:
-        for check in (_check_settings, _check_room):
-            try:
-                check(options, stage)
-            except Invalid as error:
-                reasons += error.reasons
-    if reasons:
-        raise Invalid(*(f"stage {stage.name}: {reason}" for reason in reasons))
+        reasons += (*reasons_of(_check_settings, options, stage), *reasons_of(_check_room, options, stage))
+    refuse_if(f"stage {stage.name}: {reason}" for reason in reasons)
 
 
 def _check_settings(options: ServiceOptions, _: Stage) -> None:

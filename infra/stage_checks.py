@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from compactor.catalog.properties import default_policy_of_text
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, refuse_if
 from compactor.planning.machine_share import MIB, service_memory_bytes, workers_share
 from compactor.planning.where_to_run import WorkerPool
 from infra.aws.regions import boto3_release, services_without
@@ -61,9 +61,7 @@ EXECUTION_DAYS_MAX = 90
 
 def check_stage(stage: Stage) -> None:
     """Raises `Invalid` with every error of the stage."""
-    reasons = [f"stage {stage.name}: {reason}" for reason in violations(stage)]
-    if reasons:
-        raise Invalid(*reasons)
+    refuse_if(f"stage {stage.name}: {reason}" for reason in violations(stage))
 
 
 def violations(stage: Stage) -> Iterator[str]:

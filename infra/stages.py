@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import get_args, get_type_hints
 
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, refuse_if
 from compactor.model.wrong_input import meant
 from dispatcher.options.service_options import option_fields
 
@@ -216,8 +216,7 @@ def read_stage(name: str, given: Sequence[str]) -> Stage:
                 values[field_name] = _value(field_name, text)
         except Invalid as error:
             reasons += error.reasons
-    if reasons:
-        raise Invalid(*reasons)
+    refuse_if(reasons)
     return replace(stage, dispatcher=options, **values)  # type: ignore[arg-type]  # `_value` returns the field's type
 
 

@@ -17,7 +17,7 @@ from compactor.catalog.keys import TableFolder
 from compactor.catalog.properties import NO_PROPERTIES, SchemaGrowth, TableProperties, contradictions
 from compactor.log.durable_log import LogFormat
 from compactor.model.document import Document
-from compactor.model.errors import Corrupt, Invalid
+from compactor.model.errors import Corrupt, Invalid, reasons_of, refuse_if
 from compactor.model.names import TableId, is_unicode
 from compactor.storage.location import StoreLocation
 
@@ -111,9 +111,7 @@ class TableDefinition:
 def set_properties(definition: TableDefinition, properties: TableProperties) -> Sequence[TableAction]:
     """The action that sets all properties; none if they are unchanged. Raises `Invalid`, with every reason, if the
     properties contradict each other or the table."""
-    reasons = tuple(contradictions(properties, definition.partition_keys, definition.schema))
-    if reasons:
-        raise Invalid(*reasons)
+    refuse_if(contradictions(properties, definition.partition_keys, definition.schema))
     return [] if properties == definition.properties else [TablePropertiesSet(properties=properties)]
 
 
@@ -127,11 +125,7 @@ def define_table(
     from compactor.schemas.nesting import deep_columns
     from compactor.schemas.unify import plain_schema, render_schema
 
-    reasons: list[str] = []
-    try:
-        TableId.parse(table_id)
-    except Invalid as error:
-        reasons += error.reasons
+    reasons = list(reasons_of(TableId.parse, table_id))
     if isinstance(partition_keys, str):
         reasons.append(f"partition_keys is the text {partition_keys!r}: give a list of names")
     else:
@@ -153,8 +147,7 @@ def define_table(
         reasons += error.reasons
     if not isinstance(partition_keys, str):
         reasons += contradictions(declared, partition_keys, plain)
-    if reasons:
-        raise Invalid(*reasons)
+    refuse_if(reasons)
     arrow_schema = None if plain is None else render_schema(plain)
     return TableDefinition(table_id, tuple(partition_keys), arrow_schema, declared)
 

@@ -19,7 +19,7 @@ from pyarrow import fs
 from compactor.catalog.arriving_rows import ArrivingRowsCheck
 from compactor.catalog.partition_split import NO_PARTITIONS, Partitioning
 from compactor.kernels.content_digest import ContentDigest
-from compactor.model.errors import Corrupt, Invalid, LithifyError
+from compactor.model.errors import Corrupt, Invalid, LithifyError, refuse_if
 from compactor.model.files import DataFile
 from compactor.model.names import ContentType, Operation, PartitionValues
 from compactor.schemas.cast import joined, plain_table
@@ -106,8 +106,7 @@ class DeltaRules:
         refuse_repeated_columns(source_name, schema)
         if self.operation is Operation.UPSERT:
             reasons = self.partitioning.reasons_against(schema.names, self.partition)
-            if reasons:
-                raise Invalid(*(f"{source_name}: {reason}" for reason in reasons))
+            refuse_if(f"{source_name}: {reason}" for reason in reasons)
         if self.declared is None:
             return
         unify_schemas([(f"table {self.table_id}", self.declared), (source_name, schema)])

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from compactor.model.clock import Clock
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, refuse_if
 from compactor.model.names import Operation, PartitionValues
 
 if TYPE_CHECKING:
@@ -56,13 +56,11 @@ class WriterLimits:
     size_bytes: int = SIZE_BYTES_MAX
 
     def __post_init__(self) -> None:
-        reasons = [
+        refuse_if(
             f"{name} is {value}: a writer collects for more than 0"
             for name, value in (("seconds", self.seconds), ("deltas", self.deltas), ("size_bytes", self.size_bytes))
             if value <= 0
-        ]
-        if reasons:
-            raise Invalid(*reasons)
+        )
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from compactor.catalog.stream import PartitionStream
 from compactor.log.durable_log import DurableLog, LogState
 from compactor.log.keys import EntryObject
 from compactor.model.clock import Clock
-from compactor.model.errors import Denied, Invalid
+from compactor.model.errors import Denied, Invalid, refuse_if
 from compactor.model.names import no_such_partition
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import decode_partition
@@ -254,8 +254,7 @@ def matching_partitions(
     ]
     if not wanted:
         reasons.append(f"which partitions of {table_id}? Give a value for at least one of {', '.join(keys)}")
-    if reasons:
-        raise Invalid(*reasons)
+    refuse_if(reasons)
     existing = [each for each in _partitions(store, table_id) if tuple(each) == keys]
     found = [each for each in existing if all(each[key] == value for key, value in wanted.items())]
     if not found:

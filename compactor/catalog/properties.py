@@ -21,7 +21,7 @@ from compactor.catalog.compact_when import CompactWhen, contradictions_of, in_lo
 from compactor.catalog.feed import OF_ROWS, Feed, feed_in_log_form
 from compactor.model.counts import SortKey
 from compactor.model.document import SparseDocument
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, reasons_of, refuse_if
 from compactor.model.names import NOT_WRITTEN, PARTITION_STREAM_POSITION, ContentType, OpenFormat, TableId
 from compactor.model.wrong_input import meant, sentences
 from compactor.storage.location import is_remote, lies_below
@@ -248,8 +248,7 @@ class TableProperties(SparseDocument):
             raise Invalid(*unknown, "a property holds text that is not Unicode") from error
         except ValidationError as error:
             raise Invalid(*unknown, *sentences(error, TableProperties, "properties")) from error
-        if unknown:
-            raise Invalid(*unknown)
+        refuse_if(unknown)
         return parsed
 
     def difference_from(self, given: TableProperties) -> str | None:
@@ -451,10 +450,8 @@ def _wrong_privacy(properties: TableProperties, partition_keys: Sequence[str]) -
 
 def _wrong_destination(properties: TableProperties) -> Iterator[str]:
     if properties.destination_compacted_table_id is not None:
-        try:
-            TableId.parse(properties.destination_compacted_table_id)
-        except Invalid as error:
-            yield from (f"destination_compacted_table_id: {reason}" for reason in error.reasons)
+        for reason in reasons_of(TableId.parse, properties.destination_compacted_table_id):
+            yield f"destination_compacted_table_id: {reason}"
 
 
 def _wrong_publication(
@@ -521,7 +518,5 @@ def default_policy_of_text(text: str | None) -> CompactWhen | None:
     if not text:
         return None
     policy = TableProperties().changed({"compact_when": value_of_text("compact_when", text)}).compact_when
-    reasons = [] if policy is None else list(contradictions_of(policy, ("key",)))
-    if reasons:
-        raise Invalid(*reasons)
+    refuse_if(() if policy is None else contradictions_of(policy, ("key",)))
     return policy

@@ -12,7 +12,7 @@ from compactor.catalog.properties import TableProperties, packages_missing, part
 from compactor.catalog.snapshot import CompactedStream
 from compactor.catalog.stream import PartitionStream
 from compactor.model.counts import SortKey
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, refuse_if
 from compactor.model.names import PARTITION_STREAM_POSITION, OpenFormat, PartitionValues
 from compactor.storage.location import StoreLocation, lies_below
 
@@ -101,8 +101,7 @@ def check_publishable(table: StreamsOfTable, location: StoreLocation, properties
             for_delta = OpenFormat.DELTA in properties.publish
             about = OpenTable(table.partition_keys, compacted.primary_keys, sorted_by, for_delta)
             found |= dict.fromkeys(reasons_against(parse_schema(compacted.last_round.compacted_schema), about))
-    if found:
-        raise Invalid(*(f"{table.table_id} cannot be published: {reason}" for reason in found))
+    refuse_if(f"{table.table_id} cannot be published: {reason}" for reason in found)
 
 
 def _streams(table: StreamsOfTable) -> Iterator[tuple[PartitionStream, CompactedStream | None]]:

@@ -21,7 +21,7 @@ from compactor.catalog.actions import DeltaAdded
 from compactor.catalog.snapshot import CompactedStream, SourceStream, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.model.counts import SortKey
-from compactor.model.errors import Corrupt, Invalid
+from compactor.model.errors import Corrupt, Invalid, refuse_if
 from compactor.model.files import DataFile
 from compactor.model.names import PARTITION_STREAM_POSITION, Operation
 from compactor.schemas.missing import NAMED_MAX, missing_fields, named, near_name
@@ -84,13 +84,11 @@ class StreamSchemas:
             compacted = () if snapshot.compacted is None else snapshot.compacted.files.values()
             pending = () if source is None else _newest_pending(stream, snapshot, source)
             files, held = (*compacted, *pending), [schema for _, schema in before]
-            reasons = [
+            refuse_if(
                 f"{name}: {times.in_delta()}"
                 for name, schema in found
                 for times in times_out_of_range(files, held, schema)
-            ]
-            if reasons:
-                raise Invalid(*reasons)
+            )
         return before
 
     def known(self, stream: PartitionStream, snapshot: StreamSnapshot, source: SourceStream) -> list[NamedSchema]:
@@ -157,8 +155,7 @@ def refuse_keys(found: Sequence[NamedSchema], primary_keys: Sequence[str], sort_
         for name, schema in found
         if is_sorted_by_position and schema.get_all_field_indices(PARTITION_STREAM_POSITION)
     ]
-    if reasons:
-        raise Invalid(*reasons)
+    refuse_if(reasons)
 
 
 def _goes_on(compacted: CompactedStream, stream: PartitionStream, source: SourceStream) -> bool:
@@ -224,14 +221,12 @@ def refuse_inferred_floats(
     """Raises `Invalid`, with every reason, for primary keys of text files whose type was inferred to be a float."""
     compacted = snapshot.compacted
     held = None if compacted is None else parse_schema(compacted.last_round.compacted_schema)
-    reasons = [
+    refuse_if(
         reason
         for file, (name, schema) in zip(files.files, files.schemas, strict=True)
         if file.content_type.is_text
         for reason in inferred_floats(name, schema, primary_keys, (declared, held))
-    ]
-    if reasons:
-        raise Invalid(*reasons)
+    )
 
 
 def inferred_floats(
@@ -281,8 +276,7 @@ def _missing_sentence(name: str, missing: Sequence[str], added: Sequence[str]) -
 def _refuse_closed(found: Sequence[NamedSchema], published: OpenTable) -> None:
     """Raises `Invalid`, with every reason, for columns that cannot be published."""
     reasons = [f"{name}: {reason}" for name, schema in found for reason in reasons_against(schema, published)]
-    if reasons:
-        raise Invalid(*(f"the table is published for other engines, and {reason}" for reason in reasons))
+    refuse_if(f"the table is published for other engines, and {reason}" for reason in reasons)
 
 
 def _keys_of(schema: pa.Schema, snapshot: StreamSnapshot) -> pa.Schema:

@@ -43,7 +43,7 @@ from compactor.catalog.stream_schema import (
 )
 from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, refuse_if
 from compactor.model.files import DataFile
 from compactor.model.names import ContentType, OpenFormat, Operation, PartitionValues
 from compactor.schemas.open_types import OpenTable
@@ -285,8 +285,7 @@ class TableAppends:
             for count in counts.values()
             if count > DELTAS_PER_ENTRY_MAX
         ]
-        if reasons:
-            raise Invalid(*reasons)
+        refuse_if(reasons)
         return incoming
 
     def request(

@@ -48,7 +48,7 @@ from compactor.catalog.snapshot import StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, refuse_if
 from compactor.model.names import (
     ContentType,
     LifecycleState,
@@ -169,8 +169,7 @@ class DeltaCatalog:
 
         reasons = reasons_against_location(self.location, table_id, wanted.properties)
         reasons += packages_missing(wanted.properties)
-        if reasons:
-            raise Invalid(*reasons)
+        refuse_if(reasons)
         created = self._definition_log(table_id).append(decide)
         return self._opened.table(created.after.state or wanted)
 
@@ -337,9 +336,7 @@ class Table:
             if properties.publish and properties.publish != definition.properties.publish:
                 check_publishable(self, self._store.location, properties)
             elif properties.glue_database is not None or properties.landing:
-                reasons = reasons_against_location(self._store.location, self.table_id, properties)
-                if reasons:
-                    raise Invalid(*reasons)
+                refuse_if(reasons_against_location(self._store.location, self.table_id, properties))
             check_keys_of_index(self, definition.properties, properties)
             check_set_at_creation(self.partition_keys, definition.properties, properties)
             return actions
@@ -584,8 +581,7 @@ class Table:
             for key, value in partition.items()
             if not isinstance(value, str)
         ]
-        if reasons:
-            raise Invalid(*reasons)
+        refuse_if(reasons)
         return {key: str(partition[key]) for key in self.partition_keys}
 
     def _check_room(self, stream: PartitionStream) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, refuse_if
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -92,8 +92,7 @@ class CronTimes:
                 found.append(field.parse(text))
             except Invalid as error:
                 reasons += [f"cron {cron!r}: {reason}" for reason in error.reasons]
-        if reasons:
-            raise Invalid(*reasons)
+        refuse_if(reasons)
         minutes, hours, days, months, weekdays = found
         return cls(
             tuple(sorted(minutes)),

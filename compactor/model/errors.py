@@ -6,8 +6,11 @@ bug in Lithify and keeps its traceback.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from enum import Enum, StrEnum, auto
-from typing import ClassVar, Self
+from typing import ClassVar, ParamSpec, Self
+
+Given = ParamSpec("Given")
 
 
 class AnotherTry(Enum):
@@ -140,6 +143,22 @@ class Corrupt(LithifyError):
     """Durable data is damaged: alert an operator. Never retried, and nothing is deleted."""
 
     kind = ErrorKind.CORRUPT
+
+
+def refuse_if(reasons: Iterable[str]) -> None:
+    """Raises `Invalid` with these reasons, if there are any."""
+    found = tuple(reasons)
+    if found:
+        raise Invalid(*found)
+
+
+def reasons_of(check: Callable[Given, object], *args: Given.args, **named: Given.kwargs) -> tuple[str, ...]:
+    """The reasons of the `Invalid` that the check raises; none if it raises none."""
+    try:
+        check(*args, **named)
+    except Invalid as error:
+        return error.reasons
+    return ()
 
 
 def kind_of(error: BaseException) -> ErrorKind:

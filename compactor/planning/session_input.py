@@ -23,7 +23,7 @@ from compactor.catalog.stream_schema import inferred_floats, times_out_of_range
 from compactor.catalog.tables import DeltaCatalog
 from compactor.kernels.sort_values import SortColumn
 from compactor.model.counts import SortKey
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, refuse_if
 from compactor.model.names import PARTITION_STREAM_POSITION, ContentType, OpenFormat, Operation
 from compactor.planning.round_plan import DeltaFileRef
 from compactor.planning.rounds import split_into_rounds
@@ -275,14 +275,12 @@ def _grow_schema(
 
 def _refuse_inferred_floats(session: SessionInput) -> None:
     stated = (session.streams.source_table.schema, session.streams.compacted_schema())
-    reasons = [
+    refuse_if(
         f"{reason} (its delta {ref.delta_id!r} can be taken back: lithify table retract)"
         for ref, found in zip(session.streams.pending, session.schemas, strict=True)
         if ref.file.content_type.is_text and ref.file.rows
         for reason in inferred_floats(ref.uri, found, session.key_columns, stated)
-    ]
-    if reasons:
-        raise Invalid(*reasons)
+    )
 
 
 def _refuse_times_out_of_range(session: SessionInput) -> None:
@@ -291,13 +289,11 @@ def _refuse_times_out_of_range(session: SessionInput) -> None:
     if compacted is None or held is None or session.streams.is_open:
         return
     first_of = dict(reversed(list(zip(session.schemas, session.streams.pending, strict=True))))
-    reasons = [
+    refuse_if(
         f"{ref.uri}: {times.in_delta()}"
         for schema, ref in first_of.items()
         for times in times_out_of_range(compacted.files.values(), [held], schema)
-    ]
-    if reasons:
-        raise Invalid(*reasons)
+    )
 
 
 def _check_keys(session: SessionInput) -> None:
@@ -318,5 +314,4 @@ def _check_keys(session: SessionInput) -> None:
         missing = [name for name in session.key_columns if found.get_field_index(name) < 0]
         if missing and ref.file.rows:
             reasons.append(f"{ref.uri} lacks primary key column {missing[0]!r}: it has {', '.join(found.names)}")
-    if reasons:
-        raise Invalid(*reasons)
+    refuse_if(reasons)

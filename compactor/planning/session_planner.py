@@ -12,7 +12,7 @@ from compactor.catalog.snapshot import CompactedStream
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import DeltaCatalog, Table
 from compactor.kernels.sort_values import encoded_width
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, refuse_if
 from compactor.model.names import ContentType, counted
 from compactor.planning.capacity import check_capacity
 from compactor.planning.destinations import check_destination
@@ -303,8 +303,7 @@ def partitions_to_compact(run: JobRunSpec, source: Table) -> tuple[dict[str, str
     if run.partitions is None:
         return in_order(streams_to_compact(run, source))
     _, reasons = source.look_up(run.partitions)
-    if reasons:
-        raise Invalid(*reasons)
+    refuse_if(reasons)
     return run.partitions
 
 
@@ -318,14 +317,12 @@ def check_file_counts(run: JobRunSpec, rows: int) -> None:
         "rows_per_compacted_file": run.rows_per_compacted_file,
         "rows_per_primary_key_index_file": run.rows_per_primary_key_index_file,
     }
-    reasons = [
+    refuse_if(
         f"{name} is {each:,}: {counted(rows, 'row')} would make up to {counted(-(-rows // each), 'file')}, and at most "
         f"{FILES_MAX:,} are allowed: give {-(-rows // FILES_MAX):,} or more"
         for name, each in rows_per_file.items()
         if rows > FILES_MAX * each
-    ]
-    if reasons:
-        raise Invalid(*reasons)
+    )
 
 
 def pin_stream(

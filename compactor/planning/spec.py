@@ -18,7 +18,7 @@ from compactor.catalog.key_columns import check_given_key_names, check_key_names
 from compactor.catalog.properties import ROWS_PER_COMPACTED_FILE
 from compactor.model.counts import RowTotals, SortKey
 from compactor.model.document import Document
-from compactor.model.errors import ErrorKind, Invalid
+from compactor.model.errors import ErrorKind, reasons_of
 from compactor.model.names import NOT_WRITTEN, PARTITION_STREAM_POSITION, ContentType, SortOrder, TableId
 from compactor.planning.cluster_plan import ClusterPlan, ClusterUse, Cost
 from compactor.planning.store_use import StoreUse
@@ -255,9 +255,6 @@ def violations(run: JobRunSpec, *, keys_from_table: bool = False) -> tuple[str, 
 
 def _name_violations(run: JobRunSpec, keys_from_table: bool) -> Iterator[str]:
     for table_id in dict.fromkeys((run.source_table_id, run.destination_compacted_table_id)):
-        try:
-            TableId.parse(table_id)
-        except Invalid as error:
-            yield str(error)
+        yield from reasons_of(TableId.parse, table_id)
     check_names = check_given_key_names if keys_from_table else check_key_names
     yield from check_names(run.primary_keys, run.sort_keys)

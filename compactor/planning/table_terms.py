@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from compactor.catalog.properties import BYTES_PER_COMPACTED_FILE, TableProperties, TableState
 from compactor.catalog.tables import Table
 from compactor.model.counts import SortKey
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, refuse_if
 from compactor.planning.spec import DEFAULT_SORT_KEYS, JobRunSpec
 
 
@@ -21,9 +21,7 @@ def complete_by_table(run: JobRunSpec, given: Collection[str], table: Table) -> 
     Args:
         given: the fields of `JobRunSpec` that the request names; others may be taken from the table"""
     properties = table.properties
-    refused = tuple(_contradictions(run, given, properties))
-    if refused:
-        raise Invalid(*refused)
+    refuse_if(_contradictions(run, given, properties))
     taken: dict[str, object] = {
         "bytes_per_compacted_file": properties.bytes_per_compacted_file or BYTES_PER_COMPACTED_FILE
     }

@@ -14,7 +14,7 @@ from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import Table
 from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
-from compactor.model.errors import Invalid, LithifyError
+from compactor.model.errors import Invalid, LithifyError, refuse_if
 from compactor.model.names import OpenFormat, counted, render_partition
 from compactor.publishing.changes import LiveFile, changes, live_files
 from compactor.publishing.delta_schema import left_out
@@ -56,9 +56,7 @@ class StreamLag:
 def publishers_of(store: ObjectStore, table: Table, clock: Clock) -> tuple[TablePublisher, ...]:
     """A publisher for each format of the table. Raises `Invalid` if other engines cannot read the location."""
     formats = table.properties.publish
-    reasons = reasons_against_place(store.location, table.table_id) if formats else ()
-    if reasons:
-        raise Invalid(*reasons)
+    refuse_if(reasons_against_place(store.location, table.table_id) if formats else ())
     return tuple(_publisher(each, store, table, clock) for each in formats)
 
 

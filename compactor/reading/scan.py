@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.stream_schema import times_out_of_range
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, refuse_if
 from compactor.model.names import PartitionValues, counted
 from compactor.reading.excluded import (
     columns_of,
@@ -237,16 +237,14 @@ def _refuse_times_out_of_range(parts: Iterable[ScanPart], read: Iterable[ScanFil
     """`append` compares a delta with its own stream; two streams may differ."""
     schema = pa.schema({each.name: each for each in fields}.values())
     uris = {scanned.uri for scanned in read}
-    reasons = [
+    refuse_if(
         f"column {times.column!r} of {part.stream} has times {times.bounds}, and other partitions have nanoseconds, "
         "which hold the years 1678 to 2262: scan these partitions by themselves, or leave the column out"
         for part in parts
         for times in times_out_of_range(
             (scanned.file for scanned in part.files if scanned.uri in uris), [part.schema], schema
         )
-    ]
-    if reasons:
-        raise Invalid(*reasons)
+    )
 
 
 # -- partition columns
@@ -377,8 +375,7 @@ def _check_columns(names: Sequence[str], schema: pa.Schema) -> None:
         reasons.append(f"a column is requested twice: {', '.join(names)}")
     if not names and schema.names:
         reasons.append("no column is requested: name some, or leave columns out for all")
-    if reasons:
-        raise Invalid(*reasons)
+    refuse_if(reasons)
 
 
 # -- files that a filter excludes

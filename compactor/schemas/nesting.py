@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from compactor.model.errors import Invalid
+from compactor.model.errors import refuse_if
 
 NESTING_MAX = 40
 """Most lists, maps and structs inside each other, a map being a list of structs. Arrow IPC reads 63 levels, Parquet 98,
@@ -15,9 +15,7 @@ of which a list takes two."""
 
 def refuse_deep_nesting(name: str, schema: pa.Schema) -> None:
     """Raises `Invalid`, with every reason, if columns of `name` are nested deeper than NESTING_MAX."""
-    reasons = list(deep_columns(name, schema))
-    if reasons:
-        raise Invalid(*reasons)
+    refuse_if(deep_columns(name, schema))
 
 
 def deep_columns(name: str, schema: pa.Schema) -> Iterator[str]:

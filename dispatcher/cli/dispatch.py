@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from compactor.log_context import ProcessLog
-from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, Invalid, Unavailable
+from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, Invalid, Unavailable, reasons_of
 from compactor.model.names import counted
 from compactor.storage.object_store import ObjectStore
 from dispatcher.assembly import DispatcherSettings, ExternalServices, build_dispatcher
@@ -181,10 +181,7 @@ def _checked_places(
     reasons = list(errors.reasons)
     for names, check in checks:
         if errors.names.isdisjoint(names):
-            try:
-                check()
-            except Invalid as error:
-                reasons += error.reasons
+            reasons += reasons_of(check)
     if errors.names.isdisjoint({"state", "lake", "s3_endpoint_url"}):
         places = options.places
         state = dependencies.store(places.state, places.s3_endpoint_url, places.region)

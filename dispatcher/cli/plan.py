@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from compactor.lake import DeltaCatalog, Table
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, refuse_if
 from compactor.model.names import counted
 from compactor.planning.bundle_plan import BundleBounds
 from compactor.planning.machine_share import workers_share
@@ -218,9 +218,7 @@ def _checked_spec(
     requested = job_run_spec(document, document.job_run_id or "dry-run", location)
     source = catalog.table(requested.source_table_id)
     spec = complete_by_table(requested, fields_given(document), source)
-    reasons = check_against_lake(spec, source)
-    if reasons:
-        raise Invalid(*reasons)
+    refuse_if(check_against_lake(spec, source))
     return spec, catalog, source
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from compactor.catalog.stream import PartitionStream
 from compactor.lake import DeltaCatalog, Table
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, refuse_if
 from compactor.model.names import no_such_partition
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.object_store import ObjectStore
@@ -109,8 +109,7 @@ def partitions_of(table: Table, pairs: Sequence[str] | None) -> list[dict[str, s
     if not pairs:
         return table.partitions()
     streams, reasons = table.look_up([parse_partition(pairs)])
-    if reasons:
-        raise Invalid(*reasons)
+    refuse_if(reasons)
     return [stream.partition for stream in streams]
 
 

@@ -9,7 +9,7 @@ import typer
 from pydantic_core import to_jsonable_python
 
 from compactor.catalog.properties import NAMES, TableProperties, value_of_text
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, refuse_if
 from dispatcher.cli.options import Output, OutputOption, TableArgument
 from dispatcher.cli.output import answer_json, answer_records
 from dispatcher.cli.table_places import LakePlace
@@ -68,8 +68,7 @@ def parse_properties(pairs: Sequence[str], unset: Sequence[str] = ()) -> dict[st
         else:
             changes[name] = value_of_text(name, text)
     reasons += [f"property {name} is both set and unset" for name in unset if name in changes]
-    if reasons:
-        raise Invalid(*reasons)
+    refuse_if(reasons)
     return {**changes, **dict.fromkeys(unset)}
 
 

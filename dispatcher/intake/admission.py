@@ -6,11 +6,11 @@ dispatcher can read compacted into a table that the sender can read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, reasons_of, refuse_if
 from compactor.model.names import render_partition
 from compactor.planning.session_planner import PinnedSession
 from compactor.storage.location import StoreLocation, lies_below
@@ -45,12 +45,11 @@ class Admission:
                 "there is no lake to work on: give --lake, or --allow-lake with those that documents may name"
             )
         if self.own_topic is not None:
-            reasons += _reasons(parse_topic, self.own_topic)  # its service checks whether it exists
+            reasons += reasons_of(parse_topic, self.own_topic)  # its service checks whether it exists
         for topic in self.topics:
             if not topic.endswith("*"):
-                reasons += _reasons(self.check_topic, topic)
-        if reasons:
-            raise Invalid(*reasons)
+                reasons += reasons_of(self.check_topic, topic)
+        refuse_if(reasons)
 
     def refusals(self, document: InstructionDocument, lake: StoreLocation) -> Iterator[str]:
         """Reasons why this document is not allowed, a sentence each. `lake`: that it names, or the own one."""
@@ -73,7 +72,7 @@ class Admission:
                 f"sns_event_topic_arn {arn} is not allowed here: leave it out, or start the dispatcher with "
                 f"--allow-topic {arn}"
             )
-        yield from _reasons(self.check_topic, arn)
+        yield from reasons_of(self.check_topic, arn)
 
     def check_topic(self, arn: str) -> None:
         """Raises `Invalid` for a topic that no client can reach."""
@@ -100,14 +99,6 @@ class Admission:
                         f"dispatcher with --allow-files {uri.rpartition('/')[0]}, or take the delta back (lithify "
                         "table retract) and append the file with --copy"
                     )
-
-
-def _reasons(check: Callable[[str], object], text: str) -> tuple[str, ...]:
-    try:
-        check(text)
-    except Invalid as error:
-        return error.reasons
-    return ()
 
 
 def _matches(text: str, patterns: Iterable[str]) -> bool:

@@ -50,7 +50,7 @@ from compactor.log.durable_log import LogState
 from compactor.log_context import ProcessLog, bound
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
-from compactor.model.errors import Conflict, Invalid, LithifyError, Unavailable
+from compactor.model.errors import Conflict, Invalid, LithifyError, Unavailable, refuse_if
 from compactor.planning.table_terms import complete_by_table
 from compactor.sessions.keys import JobRunFolder
 from compactor.storage.concurrently import run_concurrently
@@ -65,7 +65,7 @@ from dispatcher.intake.instruction import (
     job_run_spec,
     parse_instruction,
 )
-from dispatcher.intake.pinning import pin_sources, refuse_if
+from dispatcher.intake.pinning import pin_sources
 from dispatcher.intake.queue import Queue, QueueMessage
 from dispatcher.records.claims import JobRunLog
 from dispatcher.records.job_run_log import (

@@ -21,7 +21,7 @@ from compactor.catalog.snapshot import SourceStream
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import DeltaCatalog, Table
 from compactor.model.clock import Clock
-from compactor.model.errors import Corrupt, Invalid
+from compactor.model.errors import Corrupt, Invalid, refuse_if
 from compactor.model.files import DataFile
 from compactor.model.names import Operation
 from compactor.planning.session_planner import PinnedSession, check_tables, in_order, pin_sessions, streams_to_compact
@@ -131,9 +131,3 @@ def pin_sources(
 def pins(sessions: Iterable[PinnedSession]) -> tuple[SessionPin, ...]:
     """The sessions of a job run that have work."""
     return tuple(SessionPin.from_facts(pinned.spec) for pinned in sessions if pinned.work)
-
-
-def refuse_if(reasons: Iterable[str]) -> None:
-    found = tuple(reasons)
-    if found:
-        raise Invalid(*found)

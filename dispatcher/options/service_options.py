@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar, get_args, get_origin, get_type_hints
 
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, refuse_if
 from compactor.model.wrong_input import meant
 from compactor.planning.where_to_run import WorkerPool
 from compactor.storage.location import checked_endpoint, parse_location
@@ -468,8 +468,7 @@ def check_together(options: ServiceOptions) -> None:
         given += [f"--limits ({', '.join(limits.of_clusters())})"] if limits.of_clusters() else []
         if given:
             reasons.append(f"{', '.join(given)}: no cluster is launched for a session without --cluster-settings")
-    if reasons:
-        raise Invalid(*reasons)
+    refuse_if(reasons)
 
 
 def _option_field(group: str, option: Option) -> OptionField:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
-from compactor.model.errors import Invalid, Unavailable
+from compactor.model.errors import Invalid, Unavailable, refuse_if
 from compactor.planning.machine_share import GIB, WorkersShare, workers_share
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.object_store import ObjectStore
@@ -150,8 +150,7 @@ def session_clusters(dependencies: CommandDependencies, options: ServiceOptions,
     if spark_is_here and sessions_bytes(dependencies, options.spark.memory_gib) > dependencies.memory_bytes:
         there = dependencies.memory_bytes / GIB
         reasons.append(f"--memory-gib {options.spark.memory_gib:g}: this machine has {there:.1f} GiB: lower it")
-    if reasons:
-        raise Invalid(*reasons)
+    refuse_if(reasons)
     work_folder = options.places.work_folder.absolute()
     workers = dependencies.clients.workers(share, work_folder) if share is not None else None
     if listing is not None:
@@ -250,8 +249,7 @@ def cluster_room(
         raise Invalid(*reasons)
     room = ClusterRoom(of_session, prices, prices.warnings(region, _today(clock)), serverless)
     _checked(room.check, reasons)
-    if reasons:
-        raise Invalid(*reasons)
+    refuse_if(reasons)
     return room
 
 

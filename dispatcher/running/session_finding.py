@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from compactor.catalog.tables import DeltaCatalog
 from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, reasons_of
 from compactor.planning.session_planner import PinnedSession, SessionFinder, check_file_counts
 from compactor.storage.location import StoreLocation
 from dispatcher.records.job_run_log import HolderAction, JobRunAccepted, JobRunState, SessionsFound
@@ -101,10 +101,7 @@ class SessionFinding:
     def _reasons_against(self, pinned: PinnedSession) -> Iterator[str]:
         run = pinned.spec.job_run
         yield from self._refusals(run.lake, [pinned])
-        try:
-            check_file_counts(run, pinned.compacted_rows + pinned.pending_rows)
-        except Invalid as error:
-            yield from error.reasons
+        yield from reasons_of(check_file_counts, run, pinned.compacted_rows + pinned.pending_rows)
 
 
 def _session_id(accepted: JobRunAccepted, number: int) -> str:

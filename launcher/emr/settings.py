@@ -19,7 +19,7 @@ from typing import Literal
 from pydantic import BaseModel, ValidationError
 
 from compactor.model.document import Document
-from compactor.model.errors import Corrupt, Invalid
+from compactor.model.errors import Corrupt, Invalid, refuse_if
 from compactor.model.wrong_input import sentences
 from compactor.sessions.keys import BundleObject, SessionObject
 from compactor.storage.keys import parse_any
@@ -246,23 +246,19 @@ def parse_settings(body: bytes, where: str) -> AwsClusterSettings:
         settings = model.model_validate_json(body)
     except ValidationError as error:
         raise Invalid(*(f"{where}: {reason}" for reason in sentences(error, model))) from error
-    reasons = tuple(f"{where}: {reason}" for reason in settings.violations())
-    if reasons:
-        raise Invalid(*reasons)
+    refuse_if(f"{where}: {reason}" for reason in settings.violations())
     return settings
 
 
 def check_places(state: StoreLocation, lake: StoreLocation | None) -> None:
     """Raises `Invalid`, with both, for a state or a lake that another machine cannot reach."""
     places = {"state": state, "lake": lake}
-    reasons = [
+    refuse_if(
         f"the {name} {place.root_uri} is a folder of this machine, which the nodes of a cluster cannot reach: "
         f"write s3://bucket/prefix"
         for name, place in places.items()
         if place is not None and not place.is_remote
-    ]
-    if reasons:
-        raise Invalid(*reasons)
+    )
 
 
 def _not_an_object(name: str, uri: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, refuse_if
 from compactor.model.names import counted
 from compactor.planning.capacity import Scarce, Shortage, shortages
 from compactor.planning.cluster_plan import ClusterPlan, Cost, PaidRates
@@ -106,8 +106,7 @@ class ClusterLimits:
             )
         if not 0 <= self.spot_share <= 1:
             reasons.append(f"the share of nodes on Spot is {self.spot_share:g}: it must be from 0 to 1")
-        if reasons:
-            raise Invalid(*reasons)
+        refuse_if(reasons)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from datetime import date
 from pydantic import ConfigDict, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
 from compactor.model.document import Document
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, refuse_if
 from compactor.model.wrong_input import sentences
 
 MEMORY_GIB_PER_VCPU_MIN = 8
@@ -188,8 +188,7 @@ def parse_price_list(body: bytes, where: str, today: date) -> PriceList:
     except ValidationError as error:
         raise Invalid(*(f"{where}: {reason}" for reason in sentences(error, PriceList))) from error
     reasons = _violations(prices, today)
-    if reasons:
-        raise Invalid(*(f"{where}: {reason}" for reason in reasons))
+    refuse_if(f"{where}: {reason}" for reason in reasons)
     return prices
 
 
