@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 from compactor.log_context import ProcessLog
 from compactor.model.errors import LithifyError
+from compactor.storage.concurrently import run_concurrently
 from dispatcher.records.job_run_log import JobRunState
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.sessions import SessionState
@@ -17,9 +17,6 @@ from launcher.sweep import Owners, Sweep
 
 _log = ProcessLog()
 
-READERS = 8
-"""Logs read at a time: a read from S3 is mostly waiting."""
-
 
 def owners_in(records: JobRunStore, job_run_tags: frozenset[str]) -> Owners:
     """The attempts and bundles that the logs of open job runs name, of the job runs with these tags. Raises
@@ -27,8 +24,7 @@ def owners_in(records: JobRunStore, job_run_tags: frozenset[str]) -> Owners:
     if not job_run_tags:
         return Owners(frozenset())
     open_work = [each for each in records.open_work() if tag_value(each.job_run_id) in job_run_tags]
-    with ThreadPoolExecutor(READERS, thread_name_prefix="owners") as readers:
-        states = list(readers.map(lambda work: _state_of(records, work), open_work))
+    states = run_concurrently(records.store.location, lambda work: _state_of(records, work), open_work)
     return Owners(
         names=frozenset(
             name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain
 
 from pydantic import Field
@@ -16,6 +16,7 @@ from compactor.planning.spec import Partition
 from compactor.planning.time_model import SLA_BUFFER, SLA_BUFFER_SECONDS_MIN
 from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import Heartbeat, SessionLogState
+from compactor.storage.concurrently import run_concurrently
 from dispatcher.operations.waits import Waits, for_money
 from dispatcher.records.history import EndedJobRun
 from dispatcher.records.job_run_log import JobRunAccepted, JobRunState, JobRunStatus, ShardsState
@@ -31,9 +32,6 @@ from dispatcher.records.outcome import (
 )
 from dispatcher.records.sessions import SessionPlanned, SessionState
 from launcher.outcomes import Cancelled, Failed, NothingToDo, SessionEnd, Succeeded
-
-READERS = 16
-"""Logs read at a time: a read from S3 is mostly waiting."""
 
 UNREADABLE = "unreadable"
 """The status of a job run whose log this release cannot read. The others are shown."""
@@ -317,9 +315,8 @@ def view_running_sessions(
 
 def _outlines(records: JobRunStore, job_run_ids: Sequence[str], clock: Clock) -> list[JobRunView]:
     waits = Waits(records, clock)
-    with ThreadPoolExecutor(READERS, thread_name_prefix="status") as readers:
-        found = readers.map(lambda job_run_id: _outlined(records, job_run_id, clock, waits), job_run_ids)
-        return [view for view in found if view is not None]
+    read = partial(_outlined, records, clock, waits)
+    return [view for view in run_concurrently(records.store.location, read, job_run_ids) if view is not None]
 
 
 def _sorted(views: Iterable[JobRunView]) -> tuple[JobRunView, ...]:
@@ -358,7 +355,7 @@ def _unreadable(job_run_id: str, reason: str, accepted: JobRunAccepted | None = 
     )
 
 
-def _outlined(records: JobRunStore, job_run_id: str, clock: Clock, waits: Waits) -> JobRunView | None:
+def _outlined(records: JobRunStore, clock: Clock, waits: Waits, job_run_id: str) -> JobRunView | None:
     try:
         outline = records.outline(job_run_id)
     except LithifyError as error:
@@ -373,11 +370,11 @@ def _outlined(records: JobRunStore, job_run_id: str, clock: Clock, waits: Waits)
 def _sessions(
     records: JobRunStore, job_run_id: str, sessions: Iterable[SessionState], clock: Clock
 ) -> tuple[SessionView, ...]:
-    with ThreadPoolExecutor(READERS, thread_name_prefix="status") as readers:
-        return tuple(readers.map(lambda session: _session(records, job_run_id, session, clock), sessions))
+    read = partial(_session, records, job_run_id, clock)
+    return tuple(run_concurrently(records.store.location, read, tuple(sessions)))
 
 
-def _session(records: JobRunStore, job_run_id: str, session: SessionState, clock: Clock) -> SessionView:
+def _session(records: JobRunStore, job_run_id: str, clock: Clock, session: SessionState) -> SessionView:
     folder = SessionFolder(job_run_id, session.pin.session_id)
     was_launched = session.attempt > 0  # else it has no log
     running = (

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
@@ -34,15 +33,13 @@ from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, LithifyError, Outdated
+from compactor.storage.concurrently import run_many
 from compactor.storage.object_store import ObjectStore
 from dispatcher.records.job_run_log import JobRunState, JobRunStatus
 from dispatcher.records.keys import CleanedDay, HistoryDayLog, HistoryFile
 from dispatcher.records.outcome import expected_usd, used_usd
 
 _log = ProcessLog()
-
-READERS = 16
-"""Days read at a time: a read from S3 is mostly waiting."""
 
 RECORDS_PER_ENTRY = 500
 """Records in one entry, which stays below a few megabytes however many job runs end at once."""
@@ -355,10 +352,7 @@ class History:
         closed = frozenset(self.closed_days())
         days = [day for day in self.days() if (first or day) <= day <= (last or day)]
         days.reverse()
-        with ThreadPoolExecutor(READERS, thread_name_prefix="history") as readers:
-            for start in range(0, len(days), READERS):
-                together = days[start : start + READERS]
-                yield from readers.map(lambda day: self._read_day(day, has_file=day in closed), together)
+        yield from run_many(self._store.location, lambda day: self._read_day(day, has_file=day in closed), days)
 
     def job_runs_of(self, day: str) -> tuple[EndedJobRun, ...]:
         """All job runs of a closed day. Raises `Corrupt` if they cannot be read."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, LithifyError, Unavailable
 from compactor.model.names import counted
 from compactor.sessions.keys import BundleObject, JobRunFolder, SessionObject
+from compactor.storage.concurrently import run_many
 from compactor.storage.keys import parse_any
 from dispatcher.records.history import day_of
 from dispatcher.records.job_run_store import JobRunStore
@@ -27,9 +27,6 @@ from dispatcher.records.lag_samples import close_lag_days
 from dispatcher.records.work_id import shard_folders
 
 _log = ProcessLog()
-
-READERS = 8
-"""Logs read at a time: a read from S3 is mostly waiting."""
 
 CLOSE_AFTER_SECONDS = 3_600.0
 """Time from the end of a day until it is closed: mostly longer than clocks differ and events are late."""
@@ -126,9 +123,10 @@ class HistoryUpkeep:
         """The objects that `clean` would delete. Job runs with pending events keep all of theirs."""
         kept = {*self._records.open_job_run_ids(), *self._records.unpublished_job_run_ids()}
         job_run_ids = [each.job_run_id for each in self._history.job_runs_of(day)]
-        with ThreadPoolExecutor(READERS, thread_name_prefix="history") as readers:
-            found = readers.map(self._keys_of, [each for each in job_run_ids if each not in kept])
-            keys = tuple(key for keys in found for key in keys)
+        found = run_many(
+            self._records.store.location, self._keys_of, [each for each in job_run_ids if each not in kept]
+        )
+        keys = tuple(key for keys in found for key in keys)
         return Leftovers(day, keys, tuple(each for each in job_run_ids if each in kept))
 
     def clean(self, day: str) -> Leftovers:

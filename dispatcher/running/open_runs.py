@@ -12,13 +12,13 @@ any of them holds a job run. Logs are read of job runs to claim. An unreadable l
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, LithifyError, Outdated, Unavailable, reason_of
 from compactor.model.machine import this_release
+from compactor.storage.concurrently import run_concurrently
 from dispatcher.outbox.event_publisher import EventPublisher
 from dispatcher.records.claims import JobRunLog
 from dispatcher.records.job_run_events import set_aside_event
@@ -31,9 +31,6 @@ from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.session_pool import SchedulerSnapshot
 
 _log = ProcessLog()
-
-READERS = 8
-"""Logs read at a time: a read from S3 is mostly waiting."""
 
 READS_MAX = 64
 """Logs read in one look, so that a tick stays short however many job runs are open: the next tick goes on."""
@@ -186,11 +183,7 @@ class OpenJobRuns:
             self.last_error = None
         now_seconds = self._clock.monotonic_seconds()
         due = [each for each in self._open.values() if each.is_due and each.not_before_seconds <= now_seconds]
-        if len(due) == 1:
-            self._read(due[0])
-        elif due:
-            with ThreadPoolExecutor(READERS, thread_name_prefix="open-job-runs") as readers:
-                list(readers.map(self._read, due[:READS_MAX]))
+        run_concurrently(self._records.store.location, self._read, due[:READS_MAX])
         for each in due[:READS_MAX]:
             self._judge(each)
 
