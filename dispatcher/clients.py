@@ -52,7 +52,6 @@ OPTIONS_FROM_ENVIRONMENT = (
 
 
 def variable_of(option: str) -> str:
-    """The environment variable of an option."""
     return f"{VARIABLE_PREFIX}{option.upper()}"
 
 

@@ -114,14 +114,6 @@ def problem_style(value: object) -> str:
     return FAILED if value else ""
 
 
-def _plain(_: object) -> str:
-    return ""
-
-
-def _same(value: object) -> object:
-    return value
-
-
 @dataclass(frozen=True)
 class Column:
     """
@@ -136,8 +128,8 @@ class Column:
     key: str
     heading: str = ""
     show: Callable[[object], str] = word_text
-    style: Callable[[object], str] = _plain
-    in_csv: Callable[[object], object] = _same
+    style: Callable[[object], str] = lambda _: ""
+    in_csv: Callable[[object], object] = lambda value: value
     for_people: bool = True
 
     @property

@@ -221,7 +221,6 @@ class Dispatcher:
         return Observed(lambda: self.stuck, lambda: self.troubles, self.samples)
 
     def samples(self) -> Iterator[Sample]:
-        """Its metrics."""
         yield from self._metrics.samples()
         for state, count in self._controller.job_runs_by_state().items():
             yield Sample(JOB_RUNS, count, (("state", state),))

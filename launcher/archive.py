@@ -308,7 +308,8 @@ def _copy_package(name: str, lib: Path) -> None:
         raise Invalid(f"the package {name} does not say which files are its own: install it with pip")
     for file in files:
         inside = PurePosixPath(file)
-        if inside.is_absolute() or ".." in inside.parts or _is_left_out(str(inside)):
+        is_left_out = _LEFT_OUT.search(str(inside)) is not None and _NEEDED_ANYWAY.match(str(inside)) is None
+        if inside.is_absolute() or ".." in inside.parts or is_left_out:
             continue
         source = Path(str(file.locate()))
         if source.is_file():
@@ -316,16 +317,12 @@ def _copy_package(name: str, lib: Path) -> None:
             shutil.copy2(source, lib / inside)
 
 
-def _is_left_out(inside: str) -> bool:
-    return _LEFT_OUT.search(inside) is not None and _NEEDED_ANYWAY.match(inside) is None
-
-
 def _copy_code(target: Path, *, with_kernels: bool) -> None:
     """This process's own `compactor`, installed or linked; `with_kernels`: with those that are compiled already."""
     source = Path(__file__).resolve().parents[1] / CODE
-    for file in _files_below(source):
+    for file in source.rglob("*"):
         inside = file.relative_to(source)
-        if with_kernels or not _COMPILED_KERNEL.search(file.name):
+        if file.is_file() and (with_kernels or not _COMPILED_KERNEL.search(file.name)):
             (target / inside).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(file, target / inside)
 
@@ -386,7 +383,3 @@ def _write_tar(target: Path, root: Path, manifest: ArchiveManifest) -> None:
         raise Invalid(f"{target} cannot be written: {error.strerror}") from error
     finally:
         written.unlink(missing_ok=True)
-
-
-def _files_below(folder: Path) -> Iterator[Path]:
-    return (each for each in folder.rglob("*") if each.is_file())

@@ -97,8 +97,6 @@ minute, and each status is a request."""
 
 
 class SessionCommand(Enum):
-    """The command for running sessions."""
-
     RUN = "run"
     CANCEL = "cancel"
     STOP = "stop"

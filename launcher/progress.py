@@ -129,8 +129,6 @@ class Progress(ABC):
 
 
 class SessionLaunchProgress(Progress):
-    """Of a session alone."""
-
     _heartbeat: Heartbeat | None = None
     _entry_number = 0
 
@@ -153,8 +151,6 @@ class SessionLaunchProgress(Progress):
 
 
 class BundleProgress(Progress):
-    """Of a bundle."""
-
     _heartbeat: BundleHeartbeat | None = None
 
     def read(self, members: Mapping[int, Member]) -> bool:

@@ -81,7 +81,6 @@ Verdict = Wait | Ended | Gone | Stalled
 
 
 def judge(seen: Observation, timers: WatchTimers) -> Verdict:
-    """The verdict on an observation."""
     if seen.has_ended:
         is_gone = not isinstance(seen.status, JobRunning) or seen.quiet_seconds > timers.exit_seconds
         return Ended() if is_gone else Wait()

@@ -10,6 +10,7 @@ garbage collection needs paths and ids, which are columns.
 
 from __future__ import annotations
 
+import operator
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -198,7 +199,6 @@ class DeltaSequence(Sequence[DeltaAdded]):
         return made
 
     def without(self, position: int) -> DeltaSequence:
-        """A sequence without the delta at a position."""
         runs = list(self._runs)
         for number, run in enumerate(runs):
             offset = run.above(position) - 1
@@ -219,7 +219,7 @@ class DeltaSequence(Sequence[DeltaAdded]):
         return DeltaSequence._of(before), DeltaSequence._of(after)
 
     def above(self, position: int) -> Iterator[DeltaAdded]:
-        """The deltas above a position, in order."""
+        """In order."""
         for run in self._runs:
             if run.last_position > position:
                 yield from run.deltas[run.above(position) :]
@@ -229,7 +229,6 @@ class DeltaSequence(Sequence[DeltaAdded]):
         return (each for run in self._runs for ids in run.ids() for each in ids)
 
     def paths(self) -> Iterator[str]:
-        """The paths of their files."""
         return (path for run in self._runs for path in run.paths())
 
     def find(self, delta_id: str) -> DeltaAdded | None:
@@ -266,13 +265,9 @@ class DeltaSequence(Sequence[DeltaAdded]):
         raise IndexError(index)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and len(other) == len(self) and all(map(_equal, self, other))
+        return isinstance(other, Sequence) and len(other) == len(self) and all(map(operator.eq, self, other))
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"DeltaSequence({list(self)!r})"
-
-
-def _equal(one: DeltaAdded, other: object) -> bool:
-    return one == other

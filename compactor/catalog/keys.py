@@ -63,8 +63,6 @@ class TableLogFolder(Key, template="tables/{table_id}/log"):
 
 
 class StreamFolder(Key, template="tables/{table_id}/data/{partition}"):
-    """The folders of one partition stream."""
-
     table_id: str
     partition: PartitionItems
 

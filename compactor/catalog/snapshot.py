@@ -40,8 +40,6 @@ from compactor.model.names import LifecycleState
 
 @dataclass(frozen=True)
 class RetractedDelta:
-    """A retracted delta."""
-
     delta_id: str
     position: int
 

@@ -93,7 +93,6 @@ class InProcessEngine:
     # Tests of steps override these to simulate what a cluster does to tasks and records.
 
     def run_task(self, task: Callable[[], ResultT]) -> ResultT:
-        """Runs one task to its end."""
         result = task()
         with self._lock:
             self._tasks_done += 1

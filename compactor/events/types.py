@@ -62,7 +62,6 @@ class EventData(Document):
 
     @property
     def grade(self) -> Severity:
-        """The severity of this event."""
         return self.severity
 
 

@@ -258,7 +258,9 @@ class _Search:
         """The streams that have open files, in the order of one listing of all of these."""
         by_hash = {partition_hash(partition): partition for partition in partitions}
         prefix = f"{self._folder.open_files}/"
-        for name, group in groupby(self._store.list(prefix), lambda file: _first_part(file.key, prefix)):
+        for name, group in groupby(
+            self._store.list(prefix), lambda file: file.key.removeprefix(prefix).partition("/")[0]
+        ):
             files, partition = tuple(group), by_hash.get(name)
             if partition is None:
                 self._check_have_no_stream(name, files)
@@ -433,10 +435,6 @@ class _SortedOut:
     def _keep(self, file: ObjectEntry) -> None:
         self.kept_files += 1
         self.kept_bytes += file.size_bytes
-
-
-def _first_part(key: str, prefix: str) -> str:
-    return key[len(prefix) :].partition("/")[0]
 
 
 def _published_garbage(

@@ -156,11 +156,8 @@ class StreamRetirement:
             compacted = state.compacted
             if compacted is not None and compacted.source_table_id == self._stream.table_id:
                 yield compacted
-            elif not state.is_dropped and not self._is_dropped(table_id):
+            elif not state.is_dropped and self._store.read(DroppedTable(table_id).key) is None:
                 yield None
-
-    def _is_dropped(self, table_id: str) -> bool:
-        return self._store.read(DroppedTable(table_id).key) is not None
 
 
 def _is_old(delta: DeltaAdded, since_ms: int) -> bool:

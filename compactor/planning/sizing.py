@@ -203,7 +203,6 @@ class Resources:
 
 
 def dedupe_bytes_per_row(sort_values_bytes: int) -> int:
-    """Bytes of a dedupe task per row."""
     return DEDUPE_BYTES_PER_ROW + DEDUPE_COPIES_OF_SORT_VALUES * sort_values_bytes
 
 
@@ -310,7 +309,6 @@ class Sizing:
 
     @property
     def driver_memory_needed(self) -> int:
-        """The least memory of a driver."""
         return ceil(self.driver_bytes(min(self.size.delta_files, FILES_PER_ROUND_MIN)) / DRIVER_MEMORY_SHARE)
 
     @property

@@ -192,8 +192,6 @@ class SessionResult(RowTotals):
 
 
 class SessionFailure(Document):
-    """A session that failed."""
-
     session_id: str
     partition: Partition
     error_kind: ErrorKind

@@ -41,7 +41,6 @@ class MemoryPart:
     bytes_max: int
 
     def of(self, task_memory_bytes: int) -> int:
-        """Its bytes."""
         return min(int(task_memory_bytes * self.share), self.bytes_max)
 
 

@@ -205,7 +205,7 @@ class IcebergPublisher:
         groups = dict(state.groups)
         changed = defaultdict(list)
         for each in due:
-            changed[_group_of(each.stream)].append(each)
+            changed[int(partition_hash(each.stream.partition)[:8], 16) % GROUPS_MAX].append(each)
         elsewhere = {number for number, group in groups.items() if group.spec_ids != {commit.spec.spec_id}}
         pending: list[tuple[str, bytes]] = []
         for number in sorted(changed.keys() | elsewhere):
@@ -409,7 +409,3 @@ class _Rewrite:
     ) -> list[ManifestEntry]:
         commit = self.commit
         return [*map(commit.added, added), *kept.values(), *map(commit.deleted, removed)]
-
-
-def _group_of(stream: PartitionStream) -> int:
-    return int(partition_hash(stream.partition)[:8], 16) % GROUPS_MAX

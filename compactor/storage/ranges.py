@@ -108,8 +108,6 @@ def _cut(span: Span, request_bytes_max: int) -> list[Span]:
 
 @dataclass(frozen=True)
 class _SentRequest:
-    """A request that was sent."""
-
     span: Span
     answer: Future[memoryview]
 

@@ -93,7 +93,7 @@ def _parquet_bound(stats: pq.Statistics, end: str, arrow_type: pa.DataType) -> _
         return _plain_bound(struct.unpack("<e", raw)[0])
     if meaning == "Decimal":
         unscaled = int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else int(raw)
-        return _decimal_bound(Decimal((int(unscaled < 0), _digits(unscaled), -int(logical["scale"]))))
+        return _decimal_bound(Decimal(f"{unscaled}E{-int(logical['scale'])}"))
     return _parquet_temporal_bound(logical, raw)
 
 
@@ -110,10 +110,6 @@ def _parquet_temporal_bound(logical: Mapping[str, str | bool], raw: int) -> _Bou
             return _temporal_bound(raw, pa.int64(), pa.time64(unit))
         case _:
             return None
-
-
-def _digits(unscaled: int) -> tuple[int, ...]:
-    return tuple(int(digit) for digit in str(abs(unscaled)))
 
 
 def _plain_bound(value: Scalar) -> _Bound | None:

@@ -127,7 +127,8 @@ class Parquet:
         self, file: OpenParquet, row_group: int, columns: Sequence[str], batch_rows: int | None
     ) -> Iterator[pa.RecordBatch]:
         parquet = file.parquet
-        rows = _batch_rows(parquet.metadata.row_group(row_group)) if batch_rows is None else batch_rows
+        of_file = parquet.metadata.row_group(row_group)
+        rows = batch_rows or _rows_of_batch(of_file.total_byte_size / max(1, of_file.num_rows))
         by_arrow = file.is_small or not self._own_pages
         numbers = None if by_arrow else _numbers(parquet, file.opened, row_group, columns)
         if numbers is None:
@@ -323,7 +324,11 @@ def columns_that_repeat(rows: pa.Table) -> tuple[str, ...] | None:
     neighbours, since equal values may be.
     """
     rows_count, names = rows.num_rows, rows.column_names
-    if rows_count < 4 * _SAMPLE_ROWS or any("." in name for name in names) or any(map(_is_nested, rows.schema.types)):
+    if (
+        rows_count < 4 * _SAMPLE_ROWS
+        or any("." in name for name in names)
+        or any(map(pa.types.is_nested, rows.schema.types))
+    ):
         return None
     half, middle = _SAMPLE_ROWS // 2, rows_count // 2
     spread = np.linspace(0, rows_count - 1, half).astype(np.int64)
@@ -338,10 +343,6 @@ def columns_that_repeat(rows: pa.Table) -> tuple[str, ...] | None:
         return bool(seen_before * rows_count >= there * there)
 
     return tuple(name for name in names if repeats(sample.column(name)))
-
-
-def _is_nested(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_nested(kind))
 
 
 def _dictionary_pays(chunks: Sequence[pq.ColumnChunkMetaData], fixed_length: int) -> bool:
@@ -398,10 +399,6 @@ def _as_written(table: pa.Table, arrow_schema: pa.Schema) -> pa.Table:
         return table
     columns = [cast_column(column, field.type) for column, field in zip(table.columns, as_written, strict=True)]
     return pa.Table.from_arrays(columns, schema=pa.schema(as_written, metadata=held.metadata))
-
-
-def _batch_rows(row_group: pq.RowGroupMetaData) -> int:
-    return _rows_of_batch(row_group.total_byte_size / max(1, row_group.num_rows))
 
 
 def _rows_of_batch(bytes_per_row: float) -> int:

@@ -62,10 +62,6 @@ class _QueueFacts:
     url: str
     message_bytes_max: int = MESSAGE_BYTES_MAX
 
-    @property
-    def is_fifo(self) -> bool:
-        return self.url.endswith(".fifo")
-
 
 @dataclass(frozen=True)
 class _DeadLetters:
@@ -251,7 +247,7 @@ class SqsQueue:
         request: SendMessageRequestTypeDef = {"QueueUrl": to.url, "MessageBody": body}
         if attributes:
             request["MessageAttributes"] = {name: _rendered(each) for name, each in attributes.items()}
-        if to.is_fifo:  # which knows no delay of a single message
+        if to.url.endswith(".fifo"):  # which knows no delay of a single message
             request["MessageGroupId"] = fifo.group or fifo.message
             request["MessageDeduplicationId"] = fifo.message
         elif delay_seconds is not None:

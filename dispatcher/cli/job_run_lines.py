@@ -78,7 +78,6 @@ def job_run_lines(view: JobRunView, width: int | None, *, only_running: bool = F
 
 
 def progress(session: SessionView) -> str:
-    """The progress of a session as text."""
     if isinstance(session.end, Failed):
         return f"failed: {'; '.join(session.end.reasons)}"
     if session.end is not None:

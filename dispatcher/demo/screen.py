@@ -91,15 +91,6 @@ class DemoProgress:
         """Sessions that have begun and not ended, with their ids. Any thread may call: it gets a copy."""
         return [(session_id, line) for session_id, line in list(self.sessions.items()) if not line.is_over]
 
-    @property
-    def over_count(self) -> int:
-        return len(self.sessions) - len(self.running)
-
-    @property
-    def sessions_count(self) -> int:
-        """Sessions of all job runs that were accepted."""
-        return sum(line.sessions for line in self.job_runs.values())
-
 
 def _job_run_after(line: JobRunLine, data: EventData) -> JobRunLine:
     match data:
@@ -239,9 +230,10 @@ class Screen:
     def _render(self) -> RenderableType:
         progress = self._progress
         running = progress.running
+        accepted = sum(line.sessions for line in progress.job_runs.values())
         head = Text.assemble(
             ("lithify demo  ", "bold"),
-            f"{progress.over_count} of {progress.sessions_count} sessions done, {len(running)} running  ",
+            f"{len(progress.sessions) - len(running)} of {accepted} sessions done, {len(running)} running  ",
             (f"{self._seconds():.0f} s", "dim"),
         )
         table = Table(box=None, pad_edge=False, header_style="dim")

@@ -359,7 +359,7 @@ class Intake:
         self, message: QueueMessage, document: InstructionDocument, job_run_id: str, existing: JobRunState
     ) -> Taken:
         first, message_id = existing.accepted, message.origin.message_id
-        if first is None or not self._is_same_request(document, first):
+        if first is None or first.content_digest != content_digest(document):
             return self._reject(message, _about(document, (_used_before(job_run_id),)))
         if message_id != first.message_id:
             if document.task_token is not None and message_id not in existing.waiters:
@@ -369,9 +369,6 @@ class Intake:
             self._records.mark_open(first, self._records.log(job_run_id).entry(1).at_ms)
         self._finish(message)
         return Repeated(job_run_id, existing.status)
-
-    def _is_same_request(self, document: InstructionDocument, first: JobRunAccepted) -> bool:
-        return first.content_digest == content_digest(document)
 
     def _note_repeat(self, job_run_id: str, message_id: str, waiter: Waiter | None) -> JobRunState:
         def decide(before: LogState[JobRunState]) -> Sequence[JobRunAction]:

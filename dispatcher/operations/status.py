@@ -225,7 +225,7 @@ def _view(
     rejected = state.rejected
     return JobRunView(
         job_run_id=job_run_id if rejected is None else rejected.requested_job_run_id or job_run_id,
-        table=spec.source_table_id if spec is not None else _rejected_table(state),
+        table=spec.source_table_id if spec is not None else rejected.table if rejected is not None else None,
         destination=spec.destination_compacted_table_id if spec is not None else None,
         status=state.status,
         owner=state.claim.owner if state.claim is not None else None,
@@ -471,7 +471,3 @@ def _reasons(state: JobRunState) -> tuple[str, ...]:
     if state.rejected is not None:
         return state.rejected.reasons
     return state.ended.outcome.reasons if state.ended is not None else ()
-
-
-def _rejected_table(state: JobRunState) -> str | None:
-    return state.rejected.table if state.rejected is not None else None

@@ -115,8 +115,8 @@ def answer_of(document: ResultDocument, uri: str) -> Success | Failure:
     Args:
         uri: of the stored whole document, used if it is too large for an answer"""
     if document.status == "succeeded":
-        answer = document if fits_a_success(document) else _without_sessions(document, uri)
-        return Success(answer.render().decode())
+        without_sessions = {} if fits_a_success(document) else {"sessions": None, "result_uri": uri}
+        return Success(document.model_copy(update=without_sessions).render().decode())
     error = {"cancelled": JOB_RUN_CANCELLED, "rejected": JOB_RUN_REJECTED}.get(document.status, JOB_RUN_FAILED)
     return Failure(error, _cause(document))
 
@@ -142,10 +142,6 @@ def _cause(document: ResultDocument) -> str:
     left_out = len(document.reasons) - len(kept)
     cause["reasons"] = [*kept, f"and {left_out:,} more"] if left_out else kept
     return json.dumps(cause)
-
-
-def _without_sessions(document: ResultDocument, uri: str) -> ResultDocument:
-    return document.model_copy(update={"sessions": None, "result_uri": uri})
 
 
 def _session(session: SessionState) -> SessionSummary:

@@ -22,7 +22,6 @@ from dispatcher.records.keys import MarkedJobRun
 from dispatcher.records.pauses import Pause, Pauses, note_pause
 from dispatcher.records.ranking import work_of
 from dispatcher.records.work_id import WorkId
-from dispatcher.running.claimed_job_run import ClaimedJobRun
 from dispatcher.running.claimed_job_runs import ClaimedJobRuns
 from dispatcher.running.journal import Listeners
 from dispatcher.running.open_runs import OpenJobRun, OpenJobRuns
@@ -139,7 +138,8 @@ class Claiming:
             return None
         if self._clock.monotonic_seconds() < self._no_share_until_seconds:
             return None
-        if found.work.shard is not None and any(map(_has_found_nothing, self._claimed.values())):
+        folds = (each.newest for each in self._claimed.values())
+        if found.work.shard is not None and any(each.is_finding and not each.sessions for each in folds):
             return None  # what it finds may fill this dispatcher
         return found if self._starts.have_room_for(found) else None
 
@@ -216,7 +216,3 @@ class Claiming:
                 _log.info("job_run_resumed")
         except LithifyError as error:
             _log.warning("resume_not_noted", reason=str(error))  # whoever claims it does it
-
-
-def _has_found_nothing(claimed: ClaimedJobRun) -> bool:
-    return claimed.newest.is_finding and not claimed.newest.sessions

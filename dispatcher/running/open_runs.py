@@ -146,7 +146,8 @@ class OpenJobRuns:
         """Whether a sweep was made, and all that it found is quarantined, or has an owner with a sign of life since."""
         now_seconds = self._clock.monotonic_seconds()
         return self._swept_at_seconds is not None and all(
-            each.not_before_seconds > now_seconds or self._owner_lives(each) for each in self._open.values()
+            each.not_before_seconds > now_seconds or (each.owner is not None and self._peers.has_seen_life(each.owner))
+            for each in self._open.values()
         )
 
     @property
@@ -302,7 +303,7 @@ class OpenJobRuns:
         ]
 
     def _is_assigned_here(self, each: OpenJobRun) -> bool:
-        if not self._is_orphaned(each):
+        if each.owner is None or not self.is_gone(each.owner):
             each.orphaned_at_seconds = None
             return False
         now_seconds = self._clock.monotonic_seconds()
@@ -315,12 +316,6 @@ class OpenJobRuns:
     def is_gone(self, owner: str) -> bool:
         """Whether the owner of a claim works no more."""
         return self._peers.is_gone(owner)
-
-    def _is_orphaned(self, each: OpenJobRun) -> bool:
-        return each.owner is not None and self.is_gone(each.owner)
-
-    def _owner_lives(self, each: OpenJobRun) -> bool:
-        return each.owner is not None and self._peers.has_seen_life(each.owner)
 
     def _sweep_when_due(self, claimed: Mapping[WorkId, MarkedJobRun], publishing: frozenset[str]) -> None:
         now_seconds = self._clock.monotonic_seconds()

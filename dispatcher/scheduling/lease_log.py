@@ -325,10 +325,8 @@ class RunCost:
         running = [each for each in leases if each.work.job_run_id == self.job_run_id and each.turn_id != turn_id]
         in_leases = {session_id for each in running for session_id in each.session_ids}
         others = sum(usd for session_id, usd in self.usd_of.items() if session_id not in in_leases)
-        return self.ended_usd + others + sum(max(each.usd, self._usd_of_all(each.session_ids)) for each in running)
-
-    def _usd_of_all(self, session_ids: Iterable[str]) -> float:
-        return sum(self.usd_of.get(each, 0.0) for each in session_ids)
+        known = (sum(self.usd_of.get(session_id, 0.0) for session_id in each.session_ids) for each in running)
+        return self.ended_usd + others + sum(max(each.usd, usd) for each, usd in zip(running, known))
 
 
 def over_run_budget(used: float, usd: float, limits: Limits) -> QuotaExceeded | None:

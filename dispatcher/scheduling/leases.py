@@ -460,8 +460,6 @@ ROOM_SECONDS = 30.0
 
 
 class LaunchGate:
-    """The gate of one lease."""
-
     def __init__(self, claim: Claim, leases: Leases, lease: Lease | None, clock: Clock) -> None:
         """`lease` None: nothing will be launched."""
         self._claim = claim

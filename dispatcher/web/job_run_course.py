@@ -49,8 +49,6 @@ class Round:
 
 @dataclass
 class Course:
-    """Of a session."""
-
     attempts: list[Attempt] = field(default_factory=list)
     rounds: Sequence[Round] = ()
 

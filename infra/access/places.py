@@ -107,7 +107,6 @@ class Places:
         return tuple(f"{self.state_bucket}/{self.state_prefix}/{key}" for key in keys)
 
     def lake_objects(self, *keys: str) -> tuple[str, ...]:
-        """Objects of every lake."""
         return tuple(f"{lake.bucket_arn}/{lake.prefix}/{key}" for lake in self.lakes for key in keys)
 
     def in_state_bucket(self, key: str) -> str:

@@ -66,8 +66,6 @@ class Codec(IntEnum):
 
 
 class PageHeaderField(IntEnum):
-    """Fields of `PageHeader`."""
-
     TYPE = 1
     UNCOMPRESSED_PAGE_SIZE = 2
     COMPRESSED_PAGE_SIZE = 3
@@ -77,8 +75,6 @@ class PageHeaderField(IntEnum):
 
 
 class DataPageHeaderField(IntEnum):
-    """Fields of `DataPageHeader`."""
-
     NUM_VALUES = 1
     ENCODING = 2
     DEFINITION_LEVEL_ENCODING = 3
@@ -86,8 +82,6 @@ class DataPageHeaderField(IntEnum):
 
 
 class DictionaryPageHeaderField(IntEnum):
-    """Fields of `DictionaryPageHeader`."""
-
     NUM_VALUES = 1
     ENCODING = 2
     IS_SORTED = 3
@@ -106,24 +100,18 @@ class StatisticsField(IntEnum):
 
 
 class SizeStatisticsField(IntEnum):
-    """Fields of `SizeStatistics`."""
-
     UNENCODED_BYTES = 1
     REPETITION_LEVELS = 2
     DEFINITION_LEVELS = 3
 
 
 class PageEncodingStatsField(IntEnum):
-    """Fields of `PageEncodingStats`."""
-
     PAGE_TYPE = 1
     ENCODING = 2
     COUNT = 3
 
 
 class ColumnMetaDataField(IntEnum):
-    """Fields of `ColumnMetaData`."""
-
     TYPE = 1
     ENCODINGS = 2
     PATH_IN_SCHEMA = 3
@@ -140,16 +128,12 @@ class ColumnMetaDataField(IntEnum):
 
 
 class ColumnChunkField(IntEnum):
-    """Fields of `ColumnChunk`."""
-
     FILE_OFFSET = 2
     META_DATA = 3
     CRYPTO_METADATA = 8
 
 
 class RowGroupField(IntEnum):
-    """Fields of `RowGroup`."""
-
     COLUMNS = 1
     TOTAL_BYTE_SIZE = 2
     NUM_ROWS = 3
@@ -159,8 +143,6 @@ class RowGroupField(IntEnum):
 
 
 class FileMetaDataField(IntEnum):
-    """Fields of `FileMetaData`."""
-
     NUM_ROWS = 3
     ROW_GROUPS = 4
     CREATED_BY = 6

@@ -356,7 +356,6 @@ class ColumnReader:
             self._add_codes(_read_codes(values, count, dictionary)[numbers], dictionary)
 
     def dictionary(self, chunk: pq.ColumnChunkMetaData, page: Page, body: memoryview) -> Values:
-        """The values of a dictionary page."""
         plain = self._plain_page(chunk.compression, body, page.plain_size)
         page_header = struct_in(page.header, PageHeaderField.DICTIONARY_PAGE_HEADER)
         encoding = number_in(page_header, DictionaryPageHeaderField.ENCODING)

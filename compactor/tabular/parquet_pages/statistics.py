@@ -20,7 +20,7 @@ class Extremes:
         self._found: list[bytes] = []
 
     def add(self, values: Values) -> None:
-        """Adds contiguous values."""
+        """`values`: contiguous."""
         if not len(values):
             return
         if self._column_type.physical == "BOOLEAN":

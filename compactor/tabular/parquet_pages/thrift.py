@@ -119,7 +119,6 @@ def read_struct(data: bytes | memoryview, position: int = 0, wanted: Wanted | No
 
 
 def write_struct(fields: Struct) -> bytes:
-    """The bytes of a struct."""
     out = bytearray()
     _write_struct(out, fields)
     return bytes(out)
