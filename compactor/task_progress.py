@@ -14,8 +14,6 @@ It is a hint, and never a reason to fail: datagrams may be lost, or blocked by a
 a task ends, and tasks are sized to last minutes (`task_memory.BYTES_PER_TASK`).
 """
 
-from __future__ import annotations
-
 import hmac
 import socket
 import struct

@@ -8,8 +8,6 @@ It ends when its stdin is closed, in the middle of a job too: its parent has die
 written until then is as that of any job that was killed.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json

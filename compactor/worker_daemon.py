@@ -3,8 +3,6 @@
 Nothing here may start a thread or open a connection: they do not survive a fork.
 """
 
-from __future__ import annotations
-
 import gc
 import io
 import os

@@ -1,7 +1,5 @@
 """Joins the parts of a dispatcher. Settings are values, components are objects; the caller provides both."""
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Callable

@@ -4,8 +4,6 @@ A line is a sequence of segments, each a text and its style. No text is interpre
 terminal's cursor or change the direction of writing are shown as escapes: ids, partitions and values are untrusted.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

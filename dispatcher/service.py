@@ -7,8 +7,6 @@ If no dispatcher can attach to them, or a user has pressed Ctrl-C, Spark jobs ar
 the next dispatcher continues from the logs.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -3,8 +3,6 @@
 The entry of the command (`dispatcher/start.py`) loads this before everything else, so it imports nothing of Lithify.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 

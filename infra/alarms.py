@@ -1,7 +1,5 @@
 """Alarms. Each is a value, so that its threshold and its reason stand side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

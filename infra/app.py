@@ -5,8 +5,6 @@
 Exit code 2: the stage is wrong; every reason is on stderr, and nothing was written.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The dashboard: the age of the oldest instruction, time against what was expected, cost, job runs, retries, lag."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from dispatcher.operations import lag_board, metrics, table_lag

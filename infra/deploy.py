@@ -9,8 +9,6 @@
 Exit codes are those of `lithify`: 0 done, 1 failed, 2 bad input.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ The dispatcher's own parser checks the variables: a variable that it does not kn
 synthesis. An option without a variable here has the dispatcher's default.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields

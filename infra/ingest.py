@@ -5,8 +5,6 @@ what is of it to the queue. So a bucket that is there already needs no change by
 folder, and the queue's policy names the rules.
 """
 
-from __future__ import annotations
-
 from aws_cdk import aws_events as events
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sqs as sqs

@@ -1,7 +1,5 @@
 """The keeper of every lake, on a schedule: compacts tables by their policies, collects garbage, cleans the state."""
 
-from __future__ import annotations
-
 from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs

@@ -4,8 +4,6 @@ Without NAT gateways, tasks and clusters have public addresses and accept no con
 subnets. S3 is reached through a gateway endpoint, which is free.
 """
 
-from __future__ import annotations
-
 from aws_cdk import Fn, Tags
 from aws_cdk import aws_ec2 as ec2
 from constructs import Construct

@@ -1,7 +1,5 @@
 """The outputs of a stack that the pages' commands need, and the shell variables that they become."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """A permission is a value: actions, resources, conditions, and a reason. Roles and the table of the pages use them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

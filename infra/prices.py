@@ -3,8 +3,6 @@
 A file that `lithify prices` has written is read at synthesis, and its content becomes a variable of the containers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime
 

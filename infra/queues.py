@@ -6,8 +6,6 @@ itself, with its reasons. The queue moves only messages there that crashed a dis
 true of announcements and the ingest, which takes files in before it deletes their messages.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from aws_cdk import Duration, RemovalPolicy

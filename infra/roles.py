@@ -1,7 +1,5 @@
 """Roles of parts. Each is one resource with its permissions inline, so that they stand in one place."""
 
-from __future__ import annotations
-
 from aws_cdk import Aws, CfnTag
 from aws_cdk import aws_iam as iam
 from constructs import Construct

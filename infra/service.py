@@ -1,7 +1,5 @@
 """The dispatcher and the page as tasks on Fargate, and the workflow that keeps the stage's dispatchers running."""
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 from aws_cdk import Aws, RemovalPolicy, Stack

@@ -3,8 +3,6 @@
 The dispatcher launches a cluster or job run for each session. The resources here run nothing and cost nothing.
 """
 
-from __future__ import annotations
-
 from aws_cdk import CfnTag
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_emr as emr

@@ -1,7 +1,5 @@
 """The stack: all resources of Lithify in an AWS account, one construct per concern, and its outputs."""
 
-from __future__ import annotations
-
 from aws_cdk import Aws, BootstraplessSynthesizer, CfnOutput, RemovalPolicy, Stack
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_ec2 as ec2

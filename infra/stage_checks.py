@@ -1,7 +1,5 @@
 """Checks a stage: reports all errors together, each with what to write instead."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Iterator

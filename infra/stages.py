@@ -6,8 +6,6 @@ A field that is None has no value in its stage: it is given at deployment, as `n
 errors are reported together (`infra/stage_checks.py`), before anything is synthesised.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace

@@ -8,8 +8,6 @@ Task tokens are secrets of the workflows that wait for job runs. The state's buc
 them: the dispatcher's. A Spark job in the dispatcher's own task has the dispatcher's role, and so can read them.
 """
 
-from __future__ import annotations
-
 from aws_cdk import Duration, RemovalPolicy
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms

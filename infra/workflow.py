@@ -16,8 +16,6 @@ A dispatcher whose execution was ended learns that from its next heartbeat, or f
 `{"watch": false}` an execution is never followed by another one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

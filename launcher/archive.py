@@ -15,8 +15,6 @@ Kernels are compiled here for one processor; workers with another one compile th
 minute. A `cpu` that names a family (`x86-64-v3`) is valid for the whole family.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

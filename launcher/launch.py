@@ -46,8 +46,6 @@ Session logs and heartbeats are the Spark job's; they are only read here, except
 | had not begun, nor had any other                          | tried again, in a bundle: the launch failed |
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum

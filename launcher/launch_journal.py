@@ -1,7 +1,5 @@
 """What one Spark job runs, and who records it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol

@@ -1,7 +1,5 @@
 """The ends of a session, a closed union."""
 
-from __future__ import annotations
-
 from logging import ERROR, INFO, WARNING
 from typing import Annotated, Literal
 

@@ -4,8 +4,6 @@
 the shares of concurrent sessions, and smaller plans after an attempt that ran out of memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapreplace

@@ -8,8 +8,6 @@
 A bundle's heartbeat names the members that have ended, so that only their logs are read.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

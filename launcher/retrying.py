@@ -14,9 +14,8 @@
 An attempt that committed a round resets the counts of failures and outages: the session made progress.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
+from typing import Self
 
 from compactor.model.errors import AnotherTry, ErrorKind
 from compactor.model.retries import Backoff
@@ -66,7 +65,7 @@ class FailureCounts:
     fenced: int = 0
     unwatched: int = 0
 
-    def after(self, error_kind: ErrorKind, at_ms: int | None, *, progressed: bool) -> FailureCounts:
+    def after(self, error_kind: ErrorKind, at_ms: int | None, *, progressed: bool) -> Self:
         """Adds one more attempt with this end. `at_ms` None: unknown."""
         before = replace(self, failures=0, outages=0, outage_since_ms=None, fenced=0) if progressed else self
         before = replace(before, unwatched=0)

@@ -18,8 +18,6 @@ Each decision is recorded in a `LaunchJournal` before the next step, so that a d
 knows its state. The journal then raises `Fenced`: the Spark job is left to the new owner, and nothing more is recorded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 

@@ -4,8 +4,6 @@ A reference is durable: a dispatcher that takes a session over finds its Spark j
 status from its service or system into one of the states here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The arguments name only the dispatcher's state and the key of the plan in it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from compactor.engine.settings import JOB_SETTINGS, LOCAL_SETTINGS, MIB, driver_settings

@@ -8,8 +8,6 @@ two looks, an interval apart, that both found it ownerless.
 Never ended: jobs without Lithify's tags, jobs of other state stores, and jobs of a job run whose log cannot be read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -15,9 +15,8 @@ A job out of reach is observed by its logs and heartbeat only: it is Stalled whe
 *Progress* is a new log entry, or a heartbeat with new figures. A job that merely runs is not progress.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
+from typing import Self
 
 from launcher.spark_job import JobFailed, JobRunning, JobStatus, JobSucceeded, JobVanished, NoCapacity, OutOfReach
 
@@ -34,7 +33,7 @@ class WatchTimers:
     stall_seconds: float = 900.0
     exit_seconds: float = 60.0
 
-    def after_cluster_start(self, cluster_start_seconds: float) -> WatchTimers:
+    def after_cluster_start(self, cluster_start_seconds: float) -> Self:
         """The same timers for a job whose machines are started for it."""
         return replace(self, start_seconds=self.start_seconds + cluster_start_seconds)
 

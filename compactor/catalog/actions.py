@@ -4,8 +4,6 @@ An entry of the log holds one or more of these, and is visible whole or not at a
 `FORMAT.md` specifies their JSON. A field is never renamed and its meaning never changes; new fields have a default.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

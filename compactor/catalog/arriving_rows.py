@@ -7,8 +7,6 @@ marks      a column that marks deletes, in a delta of upserts, is reported: thes
 Rows are given piece by piece as they are written, or, of a registered file, only the columns of `wanted`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

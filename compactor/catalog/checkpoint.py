@@ -13,8 +13,6 @@ Of these columns a row has exactly one that is not null, with its class's fields
     refused_id   the digest of a retired delta's id
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType

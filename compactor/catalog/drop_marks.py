@@ -13,8 +13,6 @@ The partition is dropped unless the greatest number has `.begun`. A writer that 
 partition that is listed, and empty.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 from compactor.catalog.keys import DropMark, StreamFolder, TableFolder

@@ -18,8 +18,6 @@ entries stay. The order of durable writes:
 After a crash a second call continues.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -1,10 +1,8 @@
 """How a table's feed is written: property `changes`, or the arguments of one call."""
 
-from __future__ import annotations
-
 import json
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
@@ -86,7 +84,7 @@ class Feed(Document):
         )
 
     @model_validator(mode="after")
-    def _check_column(self) -> Feed:
+    def _check_column(self) -> Self:
         if self.format is not FeedFormat.OPS and self.column is not None:
             raise ValueError(
                 "column is of a feed of format ops, which names the column that says what each row does: "

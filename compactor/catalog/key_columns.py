@@ -5,8 +5,6 @@ must have a fixed width, because its values are in every row of the primary key 
 Index"): together 32 bytes at most.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
 

@@ -9,8 +9,6 @@ begin, and the rows of the lost one be gone without a word. What shows that it h
                                      another table into this one
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from contextlib import suppress

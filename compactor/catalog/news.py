@@ -11,8 +11,6 @@ Step 3 never deletes a needed hint: later hints have greater numbers, since entr
 has a hint. A needless one (its writer lost a race or was killed, or it could not be deleted) costs one read of the log.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 

@@ -5,8 +5,6 @@ they give is Iceberg's own text: `2026`, `2026-11`, `2026-11-25`, `2026-11-25-13
 of a text, a number without its remainder. FORMAT.md has test vectors.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Checks properties that a table is to get against its place and its compacted rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Protocol

@@ -12,8 +12,6 @@ A call that is repeated, after a crash or a lost answer, restores only the parti
 was appended to the others meanwhile stays.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -5,12 +5,10 @@ the *compacted side* (files and index as of the last committed round). A table t
 deltas and no compacted side; the other table has a compacted side and, usually, no deltas.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import assert_never
+from typing import Self, assert_never
 
 from compactor.catalog.actions import (
     DeltaAdded,
@@ -180,7 +178,7 @@ class ReadPoint:
     reset_id: str | None = None
 
     @classmethod
-    def of(cls, snapshot: StreamSnapshot) -> ReadPoint:
+    def of(cls, snapshot: StreamSnapshot) -> Self:
         compacted = snapshot.compacted
         reset_id = None if snapshot.reset is None else snapshot.reset.reset_id
         if compacted is None:

@@ -1,13 +1,11 @@
 """Appends deltas to the streams of a table. The files of a delta are durable before the entry that adds it."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import pyarrow as pa
 
@@ -97,7 +95,7 @@ class FileForm:
     copies: bool
 
     @classmethod
-    def of(cls, content_type: str, rows_per_file: int | None, *, copy: bool) -> FileForm:
+    def of(cls, content_type: str, rows_per_file: int | None, *, copy: bool) -> Self:
         """From a caller's arguments. Raises `Invalid`."""
         rows_each = ROWS_PER_DELTA_FILE if rows_per_file is None else rows_per_file
         if rows_each < 1:

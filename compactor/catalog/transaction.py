@@ -7,8 +7,6 @@ force commits nothing. Nothing is deleted after any outcome: garbage collection 
 files later, when no writer can still be waiting for the outcome of a commit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias

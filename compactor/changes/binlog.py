@@ -7,8 +7,6 @@ A column named `__source_xid` is the event's field `xid`: so may the table's sor
 `__source_pos` are the two parts of Maxwell's `position`.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

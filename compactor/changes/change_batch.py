@@ -1,7 +1,5 @@
 """What every reader of a change feed makes of it: rows, and which of them are deletes."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 

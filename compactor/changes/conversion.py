@@ -4,8 +4,6 @@ Arrow converts a column at once, and its error names no row. So what fails is ha
 source costs nothing, and each bad row some conversions.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import TypeVar

@@ -6,8 +6,6 @@ the unit of the declared type. A column named `__source_lsn` is the event's `sou
 it: so may the table's sort keys be called.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """The values of Debezium's events: Arrow types by the schema of the events, or by the table's."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,12 +1,11 @@
 """CSV files of AWS DMS, which have a header only with `AddColumnName`, and else the columns in the source's order."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +38,7 @@ class DmsTexts:
     def num_rows(self) -> int:
         return int(self.rows.num_rows)
 
-    def take(self, numbers: object) -> DmsTexts:
+    def take(self, numbers: object) -> Self:
         return replace(self, rows=self.rows.take(numbers))
 
     def as_written(self) -> list[dict[str, str | None]]:

@@ -5,8 +5,6 @@ last one keeps the key, and every other partition that has it gets a delete, in 
 may be given again, and an older one later; but a key whose delete came before its older upsert comes back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

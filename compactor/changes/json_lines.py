@@ -1,7 +1,5 @@
 """Events as JSON: their lines, and their fields as Arrow columns."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,8 +1,6 @@
 """The appends of what has landed for a table, a file or rows in a message: the changes of its feed, or else rows to
 write."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise

@@ -5,8 +5,6 @@ changes in one batch all but the last are of no effect, and those that are left 
 the deletes of an entry come first makes no difference, and the order within a batch is exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

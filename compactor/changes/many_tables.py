@@ -1,7 +1,5 @@
 """One feed of many tables: each change goes to its own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

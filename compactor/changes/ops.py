@@ -1,7 +1,5 @@
 """Feeds of flat rows: a column says what each row does, and the others are the row. So are the files of AWS DMS."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc

@@ -4,8 +4,6 @@ Sources write positions as text: a counter of DMS, a number of Oracle, a file an
 number of SQL Server. Compared as text `00000.23` would be above `00000.123`, and text is no sort key.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

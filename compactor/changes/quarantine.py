@@ -5,13 +5,12 @@ written, or the columns of the row. The file is durable before the first entry o
 its content, so a repeated batch writes it once, and no file replaces another.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -63,7 +62,7 @@ class Quarantine:
     clock: Clock
 
     @classmethod
-    def open(cls, folder: str | Path, location: StoreLocation, clock: Clock) -> Quarantine:
+    def open(cls, folder: str | Path, location: StoreLocation, clock: Clock) -> Self:
         """`location`: of the lake, whose S3 service is the folder's, too. Raises `Invalid` if it is no folder."""
         at = parse_location(str(folder), endpoint_url=location.endpoint_url, region=location.region)
         return cls(open_store(at), clock)

@@ -1,7 +1,5 @@
 """The sources of a feed, and what a table takes from them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Translates errors of Spark jobs into ours. Only this module knows how Spark wraps an exception of a task."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ threads, as many side by side as the largest group has elements.
 A call that kills the process ends all of them: whoever started the process sees it (`launcher/clusters/workers.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context

@@ -11,8 +11,6 @@ executors inherit few variables.
 Callers set `JAVA_HOME` for the processes that they start; this module does not access this process's environment.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shlex

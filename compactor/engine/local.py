@@ -1,7 +1,5 @@
 """Starts a local Spark for `compact()` if the caller has none: in this process, on this machine's cores."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Starts Python workers before the first task needs one. It must start fast, so it imports next to nothing."""
 
-from __future__ import annotations
-
 import threading
 
 from pyspark import RDD, SparkContext

@@ -5,8 +5,6 @@ only, so every driver and worker compiles it again when it starts. If pip has in
 modules are used.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import zipfile

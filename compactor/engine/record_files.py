@@ -8,8 +8,6 @@ The files of a round are not deleted: the next round overwrites them. Writing to
 writing to new ones, which a virtual machine may have to request from its host.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import shutil

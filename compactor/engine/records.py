@@ -11,8 +11,6 @@ memory, and only the file's name passes through Spark.
         one_by_one(records, serializer)                       before RDD.persist
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import re

@@ -1,7 +1,5 @@
 """Spark settings that every session needs. The code that starts Spark adds the master and the memory."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 

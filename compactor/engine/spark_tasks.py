@@ -5,8 +5,6 @@ If a task kills its Python worker, Spark gives up the whole job; it is started a
 group's task, it is started again with a task for each of its elements.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Decides where Spark keeps records between two of its jobs."""
 
-from __future__ import annotations
-
 import gc
 from typing import Any
 

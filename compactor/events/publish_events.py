@@ -1,7 +1,5 @@
 """Events about the publication of a table in open table formats."""
 
-from __future__ import annotations
-
 from compactor.events.relay import Event, Subject, entryless_event
 from compactor.events.types import TablePublishedEvent, TablePublishFailedEvent
 from compactor.model.names import render_partition

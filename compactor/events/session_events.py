@@ -5,8 +5,6 @@ the attempt is the end of the session; another one follows only if it waits for 
 compactor that began a moment before it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Protocol
 

@@ -4,8 +4,6 @@ A table says by a name or an id which column of a file is which of its own, at a
 renamed, added or dropped since a file was written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 

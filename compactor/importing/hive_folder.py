@@ -5,8 +5,6 @@ begin with `.` or `_` are passed over, as Hive and Spark do it, and so are empty
 buckets.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

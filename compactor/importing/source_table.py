@@ -1,7 +1,5 @@
 """A table that exists already, outside of Lithify, as an import takes it: its partitions and their files. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

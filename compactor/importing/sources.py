@@ -1,7 +1,5 @@
 """Tells which kind of table lies at a place, and reads what an import takes of it."""
 
-from __future__ import annotations
-
 from compactor.importing.delta_table import LOG_FOLDER, read_delta_table
 from compactor.importing.hive_folder import read_hive_folder
 from compactor.importing.source_table import METADATA_SUFFIX, SourceTable, is_metadata, library_lacks

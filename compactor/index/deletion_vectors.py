@@ -4,8 +4,6 @@ A vector is an Arrow IPC file with one column, `row_index` (uint64), ascending. 
 writes a new vector, with the old rows and the new ones; the log names the valid one.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa

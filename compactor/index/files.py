@@ -1,13 +1,12 @@
 """Reads and writes the primary key index's files: one hash bucket at a time, uncompressed Arrow IPC."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -285,7 +284,7 @@ class _Opened:
     @classmethod
     def of(
         cls, root_uri: str, file: IndexFile, rows_in_run: RowsInRun, prefetch: Prefetch, reader: RangeReader | None
-    ) -> _Opened:
+    ) -> Self:
         uri = f"{root_uri}/{file.path}"
         pointers_uri = None if file.pointers is None else f"{root_uri}/{file.pointers.path}"
         if reader is None:

@@ -1,7 +1,5 @@
 """The keys of a primary key index's files, and of the vectors that say which rows are dead."""
 
-from __future__ import annotations
-
 from compactor.catalog.keys import StreamFolder
 from compactor.storage.keys import Hex, Key
 

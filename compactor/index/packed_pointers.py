@@ -3,9 +3,8 @@
 A search of a remote index reads nearly every page of what it needs of the pointers, so their bytes are its cost.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -45,9 +44,7 @@ class PointerColumns:
         )
 
     @classmethod
-    def of(
-        cls, file_numbers: npt.NDArray[np.int32], row_indices: npt.NDArray[np.int64], packed_rows_min: int
-    ) -> PointerColumns:
+    def of(cls, file_numbers: npt.NDArray[np.int32], row_indices: npt.NDArray[np.int64], packed_rows_min: int) -> Self:
         """Packed, where there are so many rows or more, and packing saves a byte."""
         widths = width_of(file_numbers, _FILE_NUMBER_ADDED), width_of(row_indices, 0)
         numbers_width, indices_width = widths

@@ -1,10 +1,9 @@
 """Checksums of the pages of an index file, in its footer: who reads some pages can compare these."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +28,7 @@ class PageSums:
     summed_bytes: int
 
     @classmethod
-    def of_batch(cls, batch: pa.RecordBatch) -> PageSums:
+    def of_batch(cls, batch: pa.RecordBatch) -> Self:
         """Of the file that will hold this batch alone."""
         pages = _Pages()
         buffered = pa.BufferedOutputStream(pa.PythonFile(pages, "w"), PAGE_BYTES)
@@ -39,7 +38,7 @@ class PageSums:
             return cls(pages.sums(), pages.tell())
 
     @classmethod
-    def of_file(cls, metadata: Mapping[bytes, bytes] | None) -> PageSums | None:
+    def of_file(cls, metadata: Mapping[bytes, bytes] | None) -> Self | None:
         """From the footer's metadata; None: it has no checksums."""
         if metadata is None or _SUMS not in metadata:
             return None

@@ -1,7 +1,5 @@
 """An index file on an object store, with only the requested pages in memory."""
 
-from __future__ import annotations
-
 import mmap
 import threading
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """Finds digests in a sorted index file that is far away, and reads only the rows among which they lie."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isqrt

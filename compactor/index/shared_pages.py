@@ -4,8 +4,6 @@ Spark finishes a bucket on the machine that deduplicated it, but in any of that 
 has read of the index lies in files of a scratch disk, where the next one finds it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import mmap
 import os

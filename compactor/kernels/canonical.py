@@ -12,8 +12,6 @@ timestamp, duration  12 bytes: seconds (8 bytes, floored), then nanoseconds (4 b
 A dictionary-encoded value is the value it stands for, a value of an extension type (a UUID) what it is stored as.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias

@@ -3,8 +3,6 @@
 A kernel is compiled once for a processor and a source, which takes seconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from numba.core import cgutils, event, types

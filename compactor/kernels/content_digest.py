@@ -5,8 +5,6 @@ borders, slice offsets, bytes under a null, a validity bitmap without nulls and 
 effect. So each leaf of the schema has its own hashes of values only; they are combined at the end.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -4,8 +4,6 @@ A key's message is its columns in sorted name order, each framed: a little-endia
 canonical bytes, then the bytes; 0xFFFFFFFF alone for null. So ('ab', 'c') and ('a', 'bc') differ, as do null and empty.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numba as nb

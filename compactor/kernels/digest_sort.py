@@ -4,8 +4,6 @@ Sorting row numbers alone would move less data, but reading rows in that order w
 row move together, in two passes of sequential reads or writes, so that later passes read sequentially.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Gathers the columns of the keys that remain after a round, in one pass over rows in digest order."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numba as nb

@@ -1,7 +1,5 @@
 """Which hash bucket a digest belongs to, and the stable grouping of rows by it (the paper, hash bucket step, c-f)."""
 
-from __future__ import annotations
-
 import numba as nb
 import numpy as np
 import numpy.typing as npt

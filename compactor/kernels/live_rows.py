@@ -1,9 +1,8 @@
 """Separates pointers to live rows from stale pointers, by the live files and their dead rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import numba as nb
 import numpy as np
@@ -32,7 +31,7 @@ class LiveFiles:
     ordinals: Int32s
 
     @classmethod
-    def of(cls, numbers: Int32s) -> LiveFiles:
+    def of(cls, numbers: Int32s) -> Self:
         """`numbers` by ordinal, each once. Precondition, which is checked: from 1 on."""
         if numbers.min(initial=1) < 1:
             raise ValueError(f"a compacted file has number {numbers.min()}")
@@ -81,7 +80,7 @@ class LiveRows:
         return found
 
     @classmethod
-    def of(cls, files: LiveFiles, rows_of: Int64s, dead_rows: Mapping[int, Int64s]) -> LiveRows:
+    def of(cls, files: LiveFiles, rows_of: Int64s, dead_rows: Mapping[int, Int64s]) -> Self:
         """`dead_rows` by ordinal, where there are any. Raises `Corrupt` where a file does not have so many rows.
 
         Precondition, which is checked: `rows_of` has a number for each of the files.

@@ -3,8 +3,6 @@
 A number is `width` bytes, the lowest first, without a sign.
 """
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 import numba as nb

@@ -6,8 +6,6 @@ themselves. All others state their preconditions. `make test-bounds` runs the te
 dictionary codes lie in Parquet's hybrid of runs and bit-packed groups of eight.
 """
 
-from __future__ import annotations
-
 import numba as nb
 import numpy as np
 import numpy.typing as npt

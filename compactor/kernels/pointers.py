@@ -4,8 +4,6 @@ A compacted table's rows are ordered by materialize task, source file, dedupe ta
 A dedupe task knows the ranks of its own survivors within each file; the counts of all tasks give the offsets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numba as nb

@@ -3,8 +3,6 @@
 A run's digests are used as they lie in its file: `raw`, a uint32 view (rows, 5) of most significant bytes first.
 """
 
-from __future__ import annotations
-
 import numba as nb
 import numpy as np
 import numpy.typing as npt

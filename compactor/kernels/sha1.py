@@ -3,8 +3,6 @@
 `add_block_with_instructions` is the faster one, `add_block_portably` runs anywhere and is the tests' reference.
 """
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 import numba as nb

@@ -5,8 +5,6 @@ first, turned so that bytes compare as values do; a descending column's value by
 reversible: the index file holds the values in their own Arrow types.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ A delete row without sort values beats every earlier row and loses to every late
 older than its retention, measured in stream positions from the row at hand, no longer counts.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numba as nb

@@ -7,8 +7,6 @@ cache, for this processor and this source. `make install` calls this once; and t
 workers, so that no worker compiles or loads them again.
 """
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 import numpy as np

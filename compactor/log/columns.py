@@ -7,8 +7,6 @@ one nullable column per type, which a reader can compare without parsing.
 A field that a checkpoint lacks takes its default. Any other mismatch raises `Corrupt`, and the log is replayed instead.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import types
 from collections.abc import Callable, Mapping, Sequence

@@ -15,8 +15,6 @@ A `checkpoint` is the stored fold at one entry, so that a reader need not start 
 This module does not know the content of entries: a `LogFormat` has the actions, the fold and the checkpoint's form.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

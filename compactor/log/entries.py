@@ -1,7 +1,5 @@
 """The entries of a log as objects: how one is rendered, created, read and kept, with its long lists beside it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,8 +1,6 @@
 """The keys of a durable log's objects, below its folder. Every log is in a folder named `log`, and nothing else is."""
 
-from __future__ import annotations
-
-from typing import Annotated
+from typing import Annotated, Self
 
 from compactor.storage.keys import Hex, Key, spelled
 
@@ -35,11 +33,11 @@ class CheckpointObject(Key, template="{folder}/checkpoints/{name}"):
         return f"{entry_number:020d}.json"
 
     @classmethod
-    def head(cls, log_folder: str, entry_number: int) -> CheckpointObject:
+    def head(cls, log_folder: str, entry_number: int) -> Self:
         return cls(log_folder, cls.head_name(entry_number))
 
     @classmethod
-    def piece(cls, log_folder: str, entry_number: int, piece_id: str) -> CheckpointObject:
+    def piece(cls, log_folder: str, entry_number: int, piece_id: str) -> Self:
         """`piece_id`: hexadecimal digits, fresh for every piece."""
         return cls(log_folder, f"{entry_number:020d}-{piece_id}.parquet")
 

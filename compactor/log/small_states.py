@@ -4,8 +4,6 @@ The file also has the digest of the state's shape: a reader whose state has othe
 that it never reads an incomplete state.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from functools import cached_property

@@ -3,8 +3,6 @@
 Each table stands for itself: an error at one is noted, and the others are collected all the same.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

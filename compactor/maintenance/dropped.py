@@ -4,8 +4,6 @@ A file of a table that was dropped before its grace period, and before its reten
 was written before the grace period too: an append that had opened the table may have written it a moment later.
 """
 
-from __future__ import annotations
-
 from compactor.catalog.definition import TableDefinition
 from compactor.catalog.keys import TableFolder
 from compactor.maintenance.garbage import KEYS, GarbageFile, StreamGarbage

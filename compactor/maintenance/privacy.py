@@ -14,13 +14,11 @@ vectors, pointers, logs without bounds, and published vectors, position deletes 
 The table, its source, and all that it is compacted into are searched. `lithify gc --delete` deletes after the time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TypeAlias, TypeVar
+from typing import Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -179,6 +177,28 @@ def prove_partitions(
 
 
 @dataclass(frozen=True)
+class _TableObjects:
+    """What belongs to no partition of a table alone."""
+
+    store: ObjectStore
+    table: Table
+    published: tuple[PublishedBounds, ...]
+    published_objects: tuple[PublishedObject, ...]
+    unfinished: tuple[UnfinishedWrite, ...]
+
+    @classmethod
+    def of(cls, lake: DeltaCatalog, table: Table, clock: Clock) -> Self:
+        published, folder = published_bounds(lake.store, table, clock), f"{IcebergFolder(table.table_id).key}/"
+        objects = tuple(found for each in published for found in each.objects())
+        unfinished = (each for each in lake.store.unfinished() if each.name.startswith(folder) or "/" not in each.name)
+        return cls(lake.store, table, published, objects, tuple(unfinished))
+
+    @property
+    def count(self) -> int:
+        return len(self.published_objects) + len(self.unfinished)
+
+
+@dataclass(frozen=True)
 class _Prover:
     """Proves partitions one after the other, and reads what belongs to a whole table once.
 
@@ -230,28 +250,6 @@ def _together(proofs: Sequence[PrivacyProof]) -> PrivacyProof:
         searched_objects=sum(proof.searched_objects for proof in proofs),
         holders=tuple(dict.fromkeys(holder for proof in proofs for holder in proof.holders)),
     )
-
-
-@dataclass(frozen=True)
-class _TableObjects:
-    """What belongs to no partition of a table alone."""
-
-    store: ObjectStore
-    table: Table
-    published: tuple[PublishedBounds, ...]
-    published_objects: tuple[PublishedObject, ...]
-    unfinished: tuple[UnfinishedWrite, ...]
-
-    @classmethod
-    def of(cls, lake: DeltaCatalog, table: Table, clock: Clock) -> _TableObjects:
-        published, folder = published_bounds(lake.store, table, clock), f"{IcebergFolder(table.table_id).key}/"
-        objects = tuple(found for each in published for found in each.objects())
-        unfinished = (each for each in lake.store.unfinished() if each.name.startswith(folder) or "/" not in each.name)
-        return cls(lake.store, table, published, objects, tuple(unfinished))
-
-    @property
-    def count(self) -> int:
-        return len(self.published_objects) + len(self.unfinished)
 
 
 class _StreamSearch:

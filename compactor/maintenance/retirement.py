@@ -18,8 +18,6 @@ registered compaction has their rows. A compaction into another table that begin
 refused (`planning/session_input.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 

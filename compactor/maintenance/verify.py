@@ -7,8 +7,6 @@ for each of their rows, beside 100 for each row of one file or hash bucket. Wher
 their checksum, it reads all bytes of pending delta files, and of long lists that lie beside the log's entries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The values behind an encoded Arrow type or array: dictionary, run ends, extension."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 FLAT_TYPE_IDS = frozenset(

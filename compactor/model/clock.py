@@ -3,8 +3,6 @@
 All other code takes a `Clock`; ruff's banned-api forbids `time.time`, `time.sleep` and `uuid.uuid4` in other files.
 """
 
-from __future__ import annotations
-
 import time
 import uuid
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Values that describe a round: sort keys, high watermark, row counts, seconds and memory per step."""
 
-from __future__ import annotations
-
 from compactor.model.document import Document
 from compactor.model.names import SortOrder
 

@@ -5,12 +5,11 @@ and weekdays may be named by three letters; Sunday is 0 or 7. If both the day of
 a day that one of them names counts, as in cron.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from typing import Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from compactor.model.errors import Invalid, refuse_if
@@ -76,7 +75,7 @@ class CronTimes:
     zone: ZoneInfo
 
     @classmethod
-    def parse(cls, cron: str, time_zone: str) -> CronTimes:
+    def parse(cls, cron: str, time_zone: str) -> Self:
         """Raises `Invalid`, with every reason."""
         reasons: list[str] = []
         try:

@@ -1,7 +1,5 @@
 """The base of every document that processes exchange: parsed strictly, frozen, always rendered the same way."""
 
-from __future__ import annotations
-
 from typing import Self
 
 from pydantic import (

@@ -4,8 +4,6 @@ Every edge (S3, SQS, Spark, PyArrow) translates its library's errors into one of
 bug in Lithify and keeps its traceback.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from enum import Enum, StrEnum, auto
 from typing import ClassVar, ParamSpec, Self

@@ -1,7 +1,5 @@
 """Files that a log names: data files with their column bounds, index files, deletion vectors."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from compactor.model.document import Document

@@ -1,7 +1,5 @@
 """What glibc and Arrow do with memory that was freed. Elsewhere than on glibc these functions do nothing."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from collections.abc import Callable

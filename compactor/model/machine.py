@@ -1,7 +1,5 @@
 """What this process runs on: the release of Lithify, and the cores, memory and disk of its machine or container."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource

@@ -1,11 +1,10 @@
 """Names that all packages share: table ids, partition values, operations, states, virtual columns."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
 
 from compactor.model.errors import Invalid
 
@@ -81,7 +80,7 @@ class TableId:
     table_version: int
 
     @classmethod
-    def parse(cls, text: str) -> TableId:
+    def parse(cls, text: str) -> Self:
         """Raises `Invalid` for anything but OWNER.NAME.Vn with n from 1."""
         match = _TABLE_ID.fullmatch(text)
         if match is None:

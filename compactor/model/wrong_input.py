@@ -1,7 +1,5 @@
 """Sentences about wrong input: a name that there is not, and what pydantic finds in a document."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

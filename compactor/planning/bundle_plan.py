@@ -6,8 +6,6 @@ A member is a session like any other: plan, attempt, session log, commits and en
 whose cores take one member after the other. So its expected SLA follows from its position in that order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapreplace

@@ -9,8 +9,6 @@ launched, with both figures and what to change. Pure.
 Other rows of a round are not checked: `size_session` makes rounds as small as need be, and refuses an unfit index.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto

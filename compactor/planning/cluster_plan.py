@@ -3,8 +3,6 @@
 `launcher/sizing/` chooses and calculates them. A session on an existing machine has neither.
 """
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from compactor.model.document import Document

@@ -3,8 +3,6 @@
 Any other would hide the deltas of others, or mistake their compaction for another table's.
 """
 
-from __future__ import annotations
-
 from compactor.catalog.snapshot import CompactedStream, StreamSnapshot
 from compactor.catalog.tables import Table
 from compactor.model.errors import Invalid

@@ -13,8 +13,6 @@ its own, or all of them are one; the presets `upsolver` and `size_ratio` are rul
 Files of a stream are its compacted files and one for each pending delta: what a reader would open now.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum

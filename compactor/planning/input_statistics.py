@@ -7,13 +7,12 @@ a sample of the files. `SessionSize` are its amounts, from which sizing and time
     own rounds
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import exp, inf
+from typing import Self
 
 import pyarrow as pa
 
@@ -42,7 +41,7 @@ class SchemaStatistics:
     content_types: frozenset[ContentType]
 
     @classmethod
-    def of(cls, schema: pa.Schema, files: Sequence[DataFile]) -> SchemaStatistics:
+    def of(cls, schema: pa.Schema, files: Sequence[DataFile]) -> Self:
         rows, size_bytes = sum(file.rows for file in files), sum(file.size_bytes for file in files)
         return cls(schema, len(files), rows, size_bytes, frozenset(file.content_type for file in files))
 

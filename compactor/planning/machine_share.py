@@ -1,7 +1,5 @@
 """Divides a machine's resources among sessions and tasks, for `compact()`, the dispatcher and the demo. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from compactor.model.errors import Invalid

@@ -3,8 +3,6 @@
 Readers know a file by its URI. Their errors cross processes as sentences, so the file is found in these.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

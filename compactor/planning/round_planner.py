@@ -1,7 +1,5 @@
 """Makes the plan of one round from the current compacted stream. Pure: it reads nothing, it names the input."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 

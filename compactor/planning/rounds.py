@@ -4,8 +4,6 @@ A plan decides everything but the data; the round runner decides nothing. It car
 log from which it was made (`ReadPoint`): if the stream has changed at the commit, the commit fails.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise

@@ -5,8 +5,6 @@ is written: keys that do not fit, columns that cannot be reconciled. A file that
 reads it: the session fails then, and the rounds before it stay.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

@@ -1,10 +1,9 @@
 """Splits a job run into sessions, and plans each session. Reads logs, never data; `sizing.py` calculates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Self
 
 import pyarrow as pa
 
@@ -44,7 +43,7 @@ class PinnedSession:
     """Pending files that were registered in place."""
 
     @classmethod
-    def of(cls, streams: SessionStreams) -> PinnedSession:
+    def of(cls, streams: SessionStreams) -> Self:
         return cls(
             spec=streams.spec,
             work=streams.work(),

@@ -3,12 +3,10 @@
 Reads logs, and no file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, Self
 
 import pyarrow as pa
 
@@ -139,7 +137,7 @@ class SessionStreams:
     """Delta files above the watermark, up to the pinned entry, in (position, file number) order."""
 
     @classmethod
-    def load(cls, spec: SessionSpec, lake: DeltaCatalog, *, as_pinned: bool = False) -> SessionStreams:
+    def load(cls, spec: SessionSpec, lake: DeltaCatalog, *, as_pinned: bool = False) -> Self:
         """`as_pinned`: the logs as they were when the session was pinned, for a plan that is made right after it.
 
         Raises `Invalid` if the destination holds other data, or an index for other keys.
@@ -164,7 +162,7 @@ class SessionStreams:
         destination_table: Table,
         now: StreamSnapshot,
         snapshot: StreamSnapshot,
-    ) -> SessionStreams:
+    ) -> Self:
         """`now`, `snapshot`: the current source and destination, which were just read."""
         source, destination = source_table.stream(spec.partition), destination_table.stream(spec.partition)
         compacted, compacted_stream_version = _continued(spec, snapshot)

@@ -10,11 +10,10 @@ Worked: files of 8, 1, 1, 1, 1, 1, 1 and 1 MB: the seven are merged, since the f
 another one of 1 MB all nine are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import Self
 
 from compactor.catalog.properties import NO_PROPERTIES
 from compactor.model.files import DataFile, DeletionVector
@@ -50,7 +49,7 @@ class MergeLimits:
     share: float = NO_PROPERTIES.merge_small_files_share
     in_order: bool = False
 
-    def of(self, files: Collection[DataFile]) -> MergeLimits:
+    def of(self, files: Collection[DataFile]) -> Self:
         """With the rows of these files in the bytes of one, if they are fewer: as many as a round writes to a file."""
         return replace(self, rows_per_file=rows_that_fit(files, self.rows_per_file, self.bytes_per_file))
 

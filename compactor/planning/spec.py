@@ -6,8 +6,6 @@
 `SessionResult` the result of one session; `JobRunResult` of all
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Literal
 

@@ -3,8 +3,6 @@
 Requests are calculated from files and bytes, before and after; they are not counted.
 """
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from compactor.model.document import Document

@@ -1,7 +1,5 @@
 """Reads the figures of a table's partition streams (`stream_figures.py`). Reads only logs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

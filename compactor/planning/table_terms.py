@@ -4,8 +4,6 @@ Keys and destination say what a table is, so a job run may only repeat them. Con
 say how it is written: there a job run's own values come first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from compactor.catalog.properties import BYTES_PER_COMPACTED_FILE, TableProperties, TableState

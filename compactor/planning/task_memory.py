@@ -1,7 +1,5 @@
 """What a task's memory is divided into, and how much a task reads and writes. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -15,11 +15,10 @@ Predictions start with these rates (`tests/benchmarks/RESULTS.md` fits them). A 
 step (`Rates.corrected`): rows, machines and stores differ from those of the benchmark.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import inf
+from typing import Self
 
 SLA_BUFFER = 1.1
 """Factor of the expected SLA: it is the predicted time and 10 % (Flash Compactor paper, "SLA Adherence")."""
@@ -110,7 +109,7 @@ class Rates:
     materialize_byte: float
     write_byte: float = 0.0
 
-    def corrected(self, factors: Mapping[str, float]) -> Rates:
+    def corrected(self, factors: Mapping[str, float]) -> Self:
         """The same, each step times its factor (`correction_of`). Most bytes are read, and all are written, in the
         materialize step."""
         if not factors:
@@ -209,7 +208,7 @@ class PredictedTime:
     write: float
     rehash: float = 0.0
 
-    def corrected(self, factor: float) -> PredictedTime:
+    def corrected(self, factor: float) -> Self:
         """Everything but the start times this factor."""
         parts = {each.name: getattr(self, each.name) * factor for each in fields(self)}
         return replace(self, **{**parts, "start": self.start})

@@ -6,8 +6,6 @@ its memory. If none needs one, a Spark is still started if the sessions together
 a Spark, every session runs where it ends sooner. Times are those of `time_model`, as in the session's plan.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

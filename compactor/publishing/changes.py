@@ -3,8 +3,6 @@
 A file is identified by its path: each attempt of a task writes under its own name, so a path never gets other rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ publishers the slower one finds its version taken, reads the winner's commit, an
 The table has a writer feature that only Lithify knows: VACUUM, DELETE and OPTIMIZE of other engines refuse it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID

@@ -4,13 +4,11 @@ A commit is one JSON object a line, each with one action. The fold of a table's 
 (`delta_checkpoint.py`) is that fold as Parquet.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from pydantic import ConfigDict, JsonValue
 from pydantic.alias_generators import to_camel
@@ -174,7 +172,7 @@ class DeltaState:
     at_ms: int = 0
     commit_id: str | None = None
 
-    def after(self, version: int, actions: Sequence[DeltaAction]) -> DeltaState:
+    def after(self, version: int, actions: Sequence[DeltaAction]) -> Self:
         """The fold with one more commit."""
         adds, positions, removed = dict(self.adds), dict(self.positions), list(self.removed)
         state = replace(self, version=version)

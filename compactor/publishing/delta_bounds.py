@@ -1,7 +1,5 @@
 """The bounds of columns in a log of Delta Lake (`published_bounds.py`)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The fold of Delta's log as a Parquet file: a classic (V1) checkpoint, one action a row."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import TypeVar

@@ -3,8 +3,6 @@
 A put whose outcome is unknown is settled by the commit's id (`storage/create_once.py`).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ Delta has no type for a time of day: such columns, and such fields of structs, a
 do not see them, and all other columns are whole.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta

@@ -7,8 +7,6 @@ The UUID follows from the name of Lithify's own vector. The folder is of the att
 delete what an attempt left that failed, while the next one writes the same vector.
 """
 
-from __future__ import annotations
-
 import struct
 from base64 import b85decode, b85encode
 from uuid import UUID, uuid5

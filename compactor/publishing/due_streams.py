@@ -1,7 +1,5 @@
 """The streams of a table that have something to publish, for publishers of every format."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

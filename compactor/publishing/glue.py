@@ -8,8 +8,6 @@ Partitions are never registered: the metadata have them. Glue is last in the ord
 failure or a crash it leads to an earlier version, until the next publish, even one that finds nothing to do.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

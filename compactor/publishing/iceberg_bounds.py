@@ -1,7 +1,5 @@
 """The bounds of columns in the manifests of an Apache Iceberg table (`published_bounds.py`)."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterator
 

@@ -8,8 +8,6 @@ A crash between 2 and 3 leaves the hint one version behind: each publish repairs
 settled by reading the version back (`storage/create_once.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """The table metadata of Apache Iceberg: the next version, from the one before it and a snapshot. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID

@@ -6,10 +6,9 @@ identity of its own column. What is sure can change with the table's types and p
 has a bit for each key that is a transform, and ids of fields follow from the key, so equal specs have equal ids.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import pyarrow as pa
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -32,7 +31,7 @@ class IcebergPartitions:
     derived: Mapping[str, tuple[Transform, pa.DataType]]
 
     @classmethod
-    def of(cls, partitioning: Partitioning, rows: pa.Schema) -> IcebergPartitions:
+    def of(cls, partitioning: Partitioning, rows: pa.Schema) -> Self:
         """`rows`: the schema of all published rows, of open types."""
         found = {
             key: (each, rows.field(each.column).type)

@@ -4,8 +4,6 @@ Every column and every nested field has the id that is in the files, which follo
 change, so a schema with other columns or wider types describes older files as well.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

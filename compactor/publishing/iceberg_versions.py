@@ -4,8 +4,6 @@ Versions count up without gaps, and the hint is never ahead of the newest one: i
 it names. So the newest version is the last one that exists from the hint on.
 """
 
-from __future__ import annotations
-
 from compactor.model.errors import Corrupt
 from compactor.publishing.keys import IcebergFolder, IcebergMetadata
 from compactor.storage.object_store import ObjectStore

@@ -1,7 +1,5 @@
 """The keys of what other engines read beside the open files: the metadata of Delta Lake and of Apache Iceberg."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from compactor.storage.keys import Key, Spelling, spelled

@@ -5,8 +5,6 @@ written again. The same commit that publishes files records how far each stream 
 writes loses nothing, and a repeated publish writes nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias

@@ -1,7 +1,5 @@
 """A table's publication: its publishers, their lag, the differences between published metadata and logs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Published metadata name files, count rows, and have bounds of columns, which are
 position deletes have row numbers and paths only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol

@@ -8,8 +8,6 @@ What a caller asks of one table is read anew each time: its definition, and its 
 table, so it is cached for a time that grows with their number.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

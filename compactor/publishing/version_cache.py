@@ -1,7 +1,5 @@
 """The newest version of a published table that a publisher knows. Safe to share between threads."""
 
-from __future__ import annotations
-
 import threading
 from typing import Generic, Protocol, TypeVar
 

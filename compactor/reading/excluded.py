@@ -3,8 +3,6 @@
 A *guarantee* is a condition that every row of a partition or a file fulfils. What contradicts the filter is left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import product

@@ -10,8 +10,6 @@ A stream that was never compacted is merged by the keys of the table's propertie
 partitions, if these agree; otherwise the view is refused, since a stream left out would look like an empty one.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

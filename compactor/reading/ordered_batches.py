@@ -8,8 +8,6 @@ What is bounded is the bytes that are decoded and not taken. A step counts as fu
 it is may always take one.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence

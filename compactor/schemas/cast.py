@@ -1,7 +1,5 @@
 """Casts columns and tables to a wider schema without changing any value."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pyarrow as pa

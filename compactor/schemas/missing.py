@@ -1,7 +1,5 @@
 """Which columns and nested fields one schema has and another one lacks. Pure."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """How deep columns may be nested: what every format can read back, in every file that a compaction writes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pyarrow as pa

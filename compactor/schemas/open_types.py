@@ -3,8 +3,6 @@
 Each type is mapped to one that all read alike, without changing a value; what has none is refused. Pure.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass

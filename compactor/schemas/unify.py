@@ -11,8 +11,6 @@ Views of text and bytes (string_view, binary_view) become plain text and bytes o
 any depth: Arrow cannot take rows from them.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import operator

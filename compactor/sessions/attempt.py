@@ -1,7 +1,5 @@
 """One attempt at a session: runs it, and writes its end to the session log in every case but a crash."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from logging import ERROR, WARNING
 

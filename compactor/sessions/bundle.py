@@ -13,8 +13,6 @@ its process, the driver writes its end, and others that shared the task get task
 is a hint like a session's: it lists the ended members, so that watchers read only their logs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache

@@ -18,8 +18,6 @@ Once its plan is replaced, an attempt commits nothing more. Two machines' clocks
 if they differ, one of the two sessions works in vain, and no row is affected.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import zip_longest

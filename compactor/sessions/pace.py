@@ -12,8 +12,6 @@ Earlier attempts count with their seconds: an attempt expects of the remaining r
 others itself.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

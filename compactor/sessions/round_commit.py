@@ -27,8 +27,6 @@ A crash before 3 leaves files that no entry names: garbage collection finds them
 log itself: the entry carries the commit id. After an unknown outcome nothing is deleted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from logging import WARNING
 from typing import assert_never

@@ -10,8 +10,6 @@ function of its input, and each of its attempts writes files under its own names
 anywhere, and while the first attempt still runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -25,8 +25,6 @@ The session owns no durable state of its own: after a crash the next attempt rea
 continues after its last round. A `SessionReport` receives the progress.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 An attempt is fenced here: once a later one has begun in the session log, `Fenced` is raised in place of each entry.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait

@@ -4,8 +4,6 @@ The dispatcher reads both. It writes here only commits of an attempt whose proce
 a session share one log: an attempt that sees a later attempt's start has been superseded and stops (`Fenced`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Protocol, assert_never

@@ -11,12 +11,11 @@ it is added to a deletion vector, or its file is rewritten and every other row o
 stale pointer names a removed file or a dead row.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -55,7 +54,7 @@ class DedupeStep:
     index_bytes_kept: int = KEPT_INDEX.bytes_max
 
     @classmethod
-    def of(cls, plan: RoundPlan) -> DedupeStep:
+    def of(cls, plan: RoundPlan) -> Self:
         return cls(
             sources=Sources.of(plan),
             sort_columns=plan.sort_columns,

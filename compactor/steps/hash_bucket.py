@@ -1,9 +1,8 @@
 """The hash bucket step (the paper): key and sort columns of delta files become row pointers, grouped by hash bucket."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -70,7 +69,7 @@ class HashStep:
     progress: ProgressAddress | None
 
     @classmethod
-    def of(cls, plan: RoundPlan) -> HashStep:
+    def of(cls, plan: RoundPlan) -> Self:
         return cls(
             location=plan.location,
             key_columns=plan.key_columns,

@@ -5,12 +5,11 @@ the latter, older runs the others. If few of an older run's rows move, they are 
 older run gets new pointers and keeps its digests.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -114,7 +113,7 @@ class FinishStep:
     index_bytes_kept: int
 
     @classmethod
-    def of(cls, plan: RoundPlan, sources: Sources, layout: MaterializeLayout, writers: Writers) -> FinishStep:
+    def of(cls, plan: RoundPlan, sources: Sources, layout: MaterializeLayout, writers: Writers) -> Self:
         is_rewritten = np.zeros(len(plan.sources), np.bool_)
         is_rewritten[layout.rewritten] = True
         return cls(

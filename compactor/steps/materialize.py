@@ -1,7 +1,5 @@
 """The materialize step (the paper): reads source files and writes their surviving rows into compacted files."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

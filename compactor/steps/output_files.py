@@ -1,7 +1,5 @@
 """Writes rows to compacted files of a bounded number of rows."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -44,7 +42,7 @@ class WriteStep:
     progress: ProgressAddress | None
 
     @classmethod
-    def of(cls, plan: RoundPlan) -> WriteStep:
+    def of(cls, plan: RoundPlan) -> Self:
         return cls(plan.location, plan.commit_id, plan.output, plan.task_memory_bytes, plan.progress)
 
 
@@ -141,7 +139,7 @@ class FileCutter:
         self._room = 0
         self._checks: list[_Check] = []
 
-    def __enter__(self) -> FileCutter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:

@@ -1,8 +1,6 @@
 """A round of a table without a key: every row survives, and rows keep their order. So the layout is known without
 reading a row, and the writers are told row numbers that a dedupe would find for other tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ A step's first argument is shared by all of its tasks, the second is the task's 
 materialize tasks. No task gets the whole plan.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 

@@ -9,10 +9,9 @@ cores   the parts of a delta file with more rows than a core's share of the roun
 Any other file is one part, and so is one that is not Parquet, which is read from its begin in any case.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +41,7 @@ class Parts:
     rows: Int64s
 
     @classmethod
-    def of(cls, sources: Sequence[SourceFile], task_memory_bytes: int, tasks: int = 1) -> Parts:
+    def of(cls, sources: Sequence[SourceFile], task_memory_bytes: int, tasks: int = 1) -> Self:
         """`tasks`: those that run side by side, among which large delta files are divided."""
         arriving = sum(source.rows for source in sources if isinstance(source, DeltaSource))
         share = max(-(-arriving // tasks), ROWS_PER_SMALL_FILE)
@@ -51,7 +50,7 @@ class Parts:
         return cls(np.concatenate(([0], np.cumsum(counts))).astype(np.int64), rows)
 
     @classmethod
-    def of_round(cls, plan: RoundPlan) -> Parts:
+    def of_round(cls, plan: RoundPlan) -> Self:
         """Without a key, files are as full as they may be, whatever the number of cores."""
         return cls.of(plan.sources, plan.task_memory_bytes, plan.tasks if plan.key_columns else 1)
 

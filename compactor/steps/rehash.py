@@ -3,11 +3,10 @@
 No data file is read: the bucket follows from the digest, and rows do not move.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -36,7 +35,7 @@ class RehashStep:
     index_bytes_sent: int
 
     @classmethod
-    def of(cls, plan: RehashPlan) -> RehashStep:
+    def of(cls, plan: RehashPlan) -> Self:
         return cls(
             location=plan.location,
             sort_columns=plan.sort_columns,

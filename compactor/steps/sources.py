@@ -1,10 +1,9 @@
 """A round's source files as arrays for dedupe: numbers, not names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +42,7 @@ class Sources:
     parts: Parts
 
     @classmethod
-    def of(cls, plan: RoundPlan) -> Sources:
+    def of(cls, plan: RoundPlan) -> Self:
         return cls(
             location=plan.location,
             rows=np.array([file.rows for file in plan.sources], np.int64),

@@ -1,7 +1,5 @@
 """Sends many reads or other short requests to a store in parallel, so that their round trips overlap."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -8,8 +8,6 @@
 | unavailable | unknown | read it, compare; absent: put the same bytes again, which is safe |
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from compactor.model.clock import Clock

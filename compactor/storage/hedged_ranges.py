@@ -4,8 +4,6 @@ Objects that are read by ranges never change, so both answers are the same. A st
 twice the load: there is a budget of second requests.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait

@@ -7,8 +7,6 @@ taken) or by a rename (which replaces). Files that a crash leaves under `.writin
 An object behind a symbolic link is read by its key. A listing shows the link: what is listed may be deleted.
 """
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

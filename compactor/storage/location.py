@@ -1,7 +1,5 @@
 """The location of a lake or a dispatcher's state, as a plain value, and its text form."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ Data files go through PyArrow filesystems (`compactor/tabular/`), opened from th
 a plain value that is sent to Spark executors; it never holds credentials, which each process finds by itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar

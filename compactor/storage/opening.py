@@ -3,8 +3,6 @@
 The implementations on S3 are imported when they are opened, since boto3 and obstore are slow to import.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from functools import lru_cache

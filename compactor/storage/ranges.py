@@ -9,8 +9,6 @@ Objects that are read here never change. If the end of an object was read first,
 found then, so that rows of two versions are never mixed.
 """
 
-from __future__ import annotations
-
 import threading
 from bisect import bisect_right
 from collections import OrderedDict

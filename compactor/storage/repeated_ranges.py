@@ -7,8 +7,6 @@ A service that throttles answers fewer requests if it gets more. So the number o
 requests that were under way then, and grows by one for each number of connections that were answered.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

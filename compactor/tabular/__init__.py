@@ -15,8 +15,6 @@ All functions take a `StoreLocation` and a URI, both plain values that are sent 
 always read in file order: a row's index in its file is part of its identity.
 """
 
-from __future__ import annotations
-
 from compactor.tabular.copying import copy_file, digest_file
 from compactor.tabular.files import (
     begin_ends,

@@ -5,8 +5,6 @@ timestamps as ISO 8601 (a timestamp with a zone in UTC, with a `Z`), decimals as
 column do not cover NaN; nested columns, bytes and durations have no bounds.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import struct

@@ -1,8 +1,6 @@
 """Copies a data file as it is into another store. Text is uncompressed on the way: the name of a delta's file says
 whether it is gzipped, and those that the catalog writes are not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Protocol
 

@@ -4,8 +4,6 @@ Errors of every function: `Invalid` for a file whose bytes do not match its cont
 `Unavailable` for one whose service or disk does not answer.
 """
 
-from __future__ import annotations
-
 import gzip
 import zlib
 from collections.abc import Iterator, Mapping, Sequence

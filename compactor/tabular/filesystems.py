@@ -1,7 +1,5 @@
 """Tells files on this machine from objects on S3, and translates PyArrow's errors into Lithify's."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,10 +1,8 @@
 """The values that describe a data file, and the protocol of a format."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
 import pyarrow as pa
 from pyarrow import fs
@@ -42,7 +40,7 @@ class TabularFile:
     pieces: tuple[RowGroupSize, ...] = ()
 
     @classmethod
-    def of(cls, uri: str, file: DataFile, delta_id: str | None = None) -> TabularFile:
+    def of(cls, uri: str, file: DataFile, delta_id: str | None = None) -> Self:
         """A file of the log."""
         pieces = () if file.content_type is ContentType.PARQUET else file.row_groups
         return cls(
@@ -94,7 +92,7 @@ class Source:
     body: pa.Buffer | None = None
 
     @classmethod
-    def of(cls, location: StoreLocation, file: TabularFile) -> Source:
+    def of(cls, location: StoreLocation, file: TabularFile) -> Self:
         """Raises `Invalid` for a URI of another scheme than `s3://` and `file://`."""
         path = local_path(file.uri)
         return cls(file, file.uri, range_reader(location)) if path is None else cls(file, path)

@@ -3,8 +3,6 @@
 PyArrow's parser calls itself for each level, and a line with very many would end the process.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

@@ -1,7 +1,5 @@
 """ORC: read by stripe, measured from its footer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar

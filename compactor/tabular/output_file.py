@@ -6,15 +6,13 @@ S3     an upload, which becomes an object when it is completed (compactor/storag
 A discarded file leaves nothing. Only the temporary file is ever deleted, never a file of the final name.
 """
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Protocol, Self
 
 import pyarrow as pa
 from isal import isal_zlib
@@ -101,7 +99,7 @@ class OutputFile:
         return self._written.crc32
 
     @classmethod
-    def open(cls, location: StoreLocation, uri: str) -> OutputFile:
+    def open(cls, location: StoreLocation, uri: str) -> Self:
         """Starts a file; text is gzipped if the URI ends in `.gz`. Raises `Invalid` for an unknown scheme."""
         path = local_path(uri)
         if path is None:

@@ -1,7 +1,5 @@
 """Parquet: read by row group, written with bounded row groups, measured from its footer."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence

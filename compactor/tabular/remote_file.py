@@ -4,8 +4,6 @@ Formats that know the bytes they will read request them first (`hold`), and then
 fetch blocks and prefetch the blocks after them, so text is streamed.
 """
 
-from __future__ import annotations
-
 import io
 import threading
 from collections.abc import Iterator, Sequence

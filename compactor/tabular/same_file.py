@@ -3,8 +3,6 @@
 A file in a folder that has another time than the log says may be a copy with the same bytes, so they are compared.
 """
 
-from __future__ import annotations
-
 import os
 from functools import lru_cache
 from pathlib import Path

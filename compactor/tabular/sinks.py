@@ -1,7 +1,5 @@
 """Writes the bytes of each format: one sink per format."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol

@@ -5,8 +5,6 @@ that does not fit is refused before the file is finished. Parquet and Arrow IPC 
 and binary views, which are plain text and bytes everywhere; Parquet because the Arrow schema is stored beside its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pyarrow as pa

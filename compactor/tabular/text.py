@@ -5,8 +5,6 @@ column, not only those of the first block; but whole numbers that do not fit int
 CSV an empty field is null and `""` is empty text; a header row is required.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

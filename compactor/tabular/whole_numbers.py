@@ -5,8 +5,6 @@ that files of one stream agree. With more than 38 digits it is text, where the f
 that also has other numbers is a float.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The command line: its verbs, each with the function that does it. A verb's module is loaded when it is called."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass

@@ -1,7 +1,5 @@
 """`lithify archive`, `lithify warm`: the Python environment of a cluster's workers as one file; compiled kernels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`lithify table lookup`, `table verify`, `rehash` and `privacy prove`: verbs that use the primary key index."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`lithify clusters`: running jobs of a state on EMR, and those without an owner. `prices`: a region's price file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`lithify compact`: one table on this machine, without a queue. Its progress is live on a terminal."""
 
-from __future__ import annotations
-
 import threading
 from typing import Annotated, Self
 

@@ -1,8 +1,6 @@
 """`lithify debug log`: any log of a lake or a state, entry by entry, with its fold. The logs are what is true; every
 other verb shows a view of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`lithify demo`: all of Lithify on this machine, from instructions on a queue to compacted tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict

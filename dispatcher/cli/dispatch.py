@@ -1,7 +1,5 @@
 """`lithify dispatch`: the service. Its options are the rows of `OPTIONS`, in dispatcher/options/service_options.py."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence

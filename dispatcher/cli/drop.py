@@ -1,7 +1,5 @@
 """`lithify table drop` and `restore`: drops tables and partitions, purges dropped tables, and restores partitions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`lithify events publish`, `lithify schema`: pending events of job runs; the JSON Schemas of documents."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated

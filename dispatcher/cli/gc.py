@@ -3,8 +3,6 @@
 Each table stands for itself: an error at one is reported, and the others are collected all the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field

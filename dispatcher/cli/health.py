@@ -1,7 +1,5 @@
 """`lithify health`: whether the dispatcher with this work folder runs, and reaches its services."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`lithify history`, `lithify clean`: job runs that have ended, and what they left beside their logs."""
 
-from __future__ import annotations
-
 from datetime import date
 from typing import Annotated
 

@@ -5,8 +5,6 @@ names the same files: it measures and refuses as the real one does, but for rows
 counted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory

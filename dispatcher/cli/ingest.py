@@ -1,7 +1,5 @@
 """`lithify ingest`: takes in files that announce themselves on a queue."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Callable

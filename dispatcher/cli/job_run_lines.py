@@ -1,7 +1,5 @@
 """Job runs as text: one with its sessions; and the changes since the last look."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from compactor.model.names import counted

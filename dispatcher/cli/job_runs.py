@@ -1,7 +1,5 @@
 """`lithify submit`, `status`, `watch`, `cancel`, `retry`, `pause`, `resume`: job runs, before, while and after."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Iterator, Sequence

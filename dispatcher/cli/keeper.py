@@ -1,7 +1,5 @@
 """`lithify keeper`: looks at tables and has them compacted by their policies; what it would do, and what it did."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path

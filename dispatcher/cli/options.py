@@ -1,7 +1,5 @@
 """Options that several commands share. Their defaults may come from LITHIFY_* variables, which `main` reads."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`lithify plan`: the plan of a document, with the arithmetic and totals."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum

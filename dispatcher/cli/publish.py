@@ -1,7 +1,5 @@
 """`lithify publish`: publishes the committed rounds of tables in formats that other engines read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`lithify redrive`: sends dead letters again after the cause was repaired."""
 
-from __future__ import annotations
-
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor

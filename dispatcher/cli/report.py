@@ -3,8 +3,6 @@
 The data of `status`, `redrive --dry-run` and `table list` for all of them, read by the same functions.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """`lithify table`: tables and their deltas."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import pyarrow as pa

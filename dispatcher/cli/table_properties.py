@@ -1,7 +1,5 @@
 """`lithify table set` and `get`: the properties of a table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 

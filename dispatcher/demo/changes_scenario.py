@@ -10,8 +10,6 @@ keeper           a thread with the loop of `lithify keeper`
 dispatcher       a thread with the dispatcher of `lithify dispatch`; its workers are processes
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import sqlite3

@@ -9,8 +9,6 @@
                /landing, /ingest.log    with --changes: the shop's feed, and what ingest says
 """
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable, Iterator

@@ -6,8 +6,6 @@ keeper           a thread with the loop of `lithify keeper`
 dispatcher       a thread with the dispatcher of `lithify dispatch`; its Spark jobs are processes
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -5,8 +5,6 @@ day's at version 1. The rows are those of the paper's annotated table, times as 
 Compacted, each order has one row left, its latest: `SURVIVORS`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import date, datetime
 

@@ -7,8 +7,6 @@ next.json     an instruction that has not run yet
 next.parquet  its delta: one order, with another status
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

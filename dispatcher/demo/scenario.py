@@ -5,8 +5,6 @@ loading thread   appends the paper's table and TPC-H's orders, and sends the ins
 dispatcher       a thread with the dispatcher of `lithify dispatch`; its Spark jobs are processes
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Mapping

@@ -2,8 +2,6 @@
 
 `DemoProgress` is a pure fold of the events."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, Self

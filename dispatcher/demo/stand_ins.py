@@ -4,8 +4,6 @@ Both listen on 127.0.0.1 only, on free ports, and stop when their context ends. 
 else: the demo's processes have no AWS settings but `AWS_VARIABLES`.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import shlex

@@ -12,8 +12,6 @@ that of the first refresh's update of the same order, so they lose although they
 scale factor alone.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence

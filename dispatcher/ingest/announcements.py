@@ -9,8 +9,6 @@
 Keys are encoded as in a form but for EventBridge, which sends them as they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

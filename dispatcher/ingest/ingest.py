@@ -12,8 +12,6 @@ So a file that is announced twice, or whose message comes again after a stop at 
 delta of each stream; and by S3's sequencers a version that comes late is not written over a newer one.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -3,8 +3,6 @@
 Each is announced by a `register` document on the queue, and taken in as all others: a stop in between loses none.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

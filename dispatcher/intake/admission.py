@@ -4,8 +4,6 @@ Often more people may write to a queue than read the lake. Without these bounds,
 dispatcher can read compacted into a table that the sender can read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType

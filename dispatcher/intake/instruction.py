@@ -4,8 +4,6 @@ Only the text is checked here; `pinning.py` checks against the lake. The JSON
 Schema that users read is generated from the same model that refuses their documents.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -37,8 +37,6 @@ again, because it may be what kills dispatchers. Its body is parsed first, since
 whose parsing kills a dispatcher is moved to the dead letters by the queue itself.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

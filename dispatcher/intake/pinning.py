@@ -7,8 +7,6 @@ The check reads logs and one file's schema per partition stream. Defects that on
 the session: a missing key column before it writes anything, a corrupt file in the round that reads it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial

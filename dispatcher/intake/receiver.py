@@ -1,9 +1,8 @@
 """Long-polls the queue while there is room for another job run, and hands each message to the intake."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass, replace
+from typing import Self
 
 from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
@@ -33,7 +32,7 @@ class ReceiverSettings:
     count_seconds: float = 15.0
     unavailable_seconds: float = 5.0
 
-    def until_idle(self) -> ReceiverSettings:
+    def until_idle(self) -> Self:
         """For a dispatcher that ends when the queue is empty: the last long poll, which finds nothing, is short."""
         return replace(self, wait_seconds=min(self.wait_seconds, 1))
 

@@ -1,7 +1,5 @@
 """The decisions on a table: pure, from what was seen of its streams and the fold of its decision log."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

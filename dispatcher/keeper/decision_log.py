@@ -4,8 +4,6 @@ Its entry is the claim on a decision: of two keepers that decide at the same tim
 folds it and finds nothing left to decide. Whoever comes next sends what was decided and not sent.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The queue as a keeper needs it: decisions go there now, or wait for it, as long as it is unavailable."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Protocol

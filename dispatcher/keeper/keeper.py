@@ -3,8 +3,6 @@
 Each table stands for itself: one that cannot be read is set aside with its reason, and the others go on.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace

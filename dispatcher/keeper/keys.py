@@ -1,7 +1,5 @@
 """The keys of the keeper's state. `lake`: `lake_name` of the lake, since a state may serve several."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Annotated
 

@@ -14,8 +14,6 @@ however often it comes. The same is done where 3 is there and 4 is not for a lon
 or was emptied. A message that comes after 5 finds the job run ended, and starts nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

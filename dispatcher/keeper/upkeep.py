@@ -8,8 +8,6 @@ Each step is idempotent, and several keepers may do it at the same time; an obje
 begun, which spares them the work. A step that fails, or a table, keeps none of the others from being done.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -10,8 +10,6 @@ log again where there is one. Which streams may have something:
 All streams are looked at now and then, if the policy has bounds that a stream without deltas can reach.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

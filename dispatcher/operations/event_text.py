@@ -1,7 +1,5 @@
 """An event's data in a few words. The screen shows the event's type beside them."""
 
-from __future__ import annotations
-
 from compactor.events.types import (
     EventData,
     HeartbeatEvent,

@@ -3,8 +3,6 @@
 A panel is a question, and a rule says what to do first. `infra/alarms.py` says the same of the alarms in CloudWatch.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

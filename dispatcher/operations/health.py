@@ -3,8 +3,6 @@
 The file is rewritten every few seconds; an old one means that the dispatcher hangs or has ended.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

@@ -6,8 +6,6 @@ GET /ready    200 while it reaches queue, state, topics and workflows; 503 with 
 GET /metrics  in Prometheus' text format
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 It is given the result of each look, and writes the samples of the history.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -4,8 +4,6 @@ Both have the same source: counts since the start of the process, and current va
 has the growth of a count since the line before.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

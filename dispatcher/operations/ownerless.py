@@ -1,7 +1,5 @@
 """The owners of running jobs by the logs of open sessions, for the sweep of `launcher/sweep.py`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from compactor.log_context import ProcessLog

@@ -7,8 +7,6 @@ there are three: the marker, the entry that accepts it, the marker if it is gone
 Its id is the first run's with a number, so that repeated requests start one: `orders`, `orders-retry-1`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The status of job runs for people: folds of the logs, and the heartbeats. Reads only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain

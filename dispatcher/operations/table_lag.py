@@ -1,7 +1,5 @@
 """How far tables are behind, for reports, metrics and samples."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 

@@ -3,8 +3,6 @@
 The log of leases and the markers are read once, and only if a job run is asked about that may wait for them.
 """
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Documents that an option gives: JSON as text, or the name of a file that holds it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pydantic import ValidationError

@@ -9,8 +9,6 @@ A setting without a row is a constant: its reason stands beside it in its class.
 `CommandDependencies.settings`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -12,8 +12,6 @@ an unfinished job run keeps a marker, and the dispatcher that finds it continues
 after the first failure nothing more is sent to it. An ended job run is followed until all of its events are published.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ The published metadata say how far each stream is published. So nothing here is 
 process: the first publish of a table reads all of its streams. A failure ends no session and no job run.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

@@ -11,8 +11,6 @@ service does not know the token of a second answer any more, which is no error.
 A heartbeat says that sessions of the job run progress: none is sent while all sessions wait or hang.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

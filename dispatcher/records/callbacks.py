@@ -8,8 +8,6 @@
 4  the token is deleted                         after a crash before this, the next reader deletes it
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from compactor.model.clock import Clock

@@ -7,8 +7,6 @@ another claim, the epoch in the fold is no longer the holder's and every further
 A claim costs nothing while it is held: it lasts until it is released, or until its owner is gone (`liveness.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 

@@ -11,8 +11,6 @@ All are seconds of the dispatcher that watched them. The last ones stand in one 
 overwritten: it is for predictions only, and where two dispatchers write at once, one observation is lost.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -10,8 +10,6 @@ first later day that is not closed. A second recording visits the same days in t
 Overviews read one file for each closed day and one log for each open day, instead of one log for each job run.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ close  days that are over get their file, also the days of dispatchers that are 
 clean  plans, heartbeats and cursors of job runs of old days are deleted; logs stay
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

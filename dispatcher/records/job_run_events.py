@@ -1,7 +1,5 @@
 """The events of a job-run log: projections of its actions. Pure: the same entry, the same events."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, assert_never

@@ -6,8 +6,6 @@ with the highest epoch counts, and the holder of the job run removes the others.
 marker without a log; it costs one read per sweep until it is old enough to be removed.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence

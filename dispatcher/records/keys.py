@@ -1,7 +1,5 @@
 """The keys of a dispatcher's state, beside those of sessions."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from datetime import date

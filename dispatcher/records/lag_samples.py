@@ -10,8 +10,6 @@ A keeper that ends in between leaves what the next one goes on from. A sample th
 stopped for an hour in the middle of a request: it is deleted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime

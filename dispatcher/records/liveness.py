@@ -8,8 +8,6 @@ A dispatcher writes its object before its first claim. So the owner of a claim t
 stopped, or died so long ago that its object was deleted.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

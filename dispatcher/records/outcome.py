@@ -1,7 +1,5 @@
 """What is concluded of a job run from the fold of its log: its outcome, expected seconds, lateness, its money. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from heapq import heapreplace
 

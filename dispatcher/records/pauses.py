@@ -5,8 +5,6 @@ their rounds. The next attempt of a failed session counts as new. Messages are r
 notification is needed: a dispatcher reads the pauses before it starts a session.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from compactor.log.durable_log import DurableLog, LogState

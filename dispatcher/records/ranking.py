@@ -10,8 +10,6 @@ priority 0 goes before one of priority 3 that was accepted 30 minutes later.
 |                                                     | fewest running sessions; within that, `stream_rank`         |
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection, Iterable
 

@@ -5,8 +5,6 @@ The cause of a failure is a document too, so that a workflow can parse it (`Stat
 reasons as fit.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Literal

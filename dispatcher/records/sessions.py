@@ -7,8 +7,6 @@
 All of it is written by the holder of the claim on the job run (`job_run_log.py`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Literal, assert_never
 

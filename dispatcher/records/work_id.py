@@ -8,10 +8,9 @@ A shard has the log, claim, marker and leases of a small job run, under a name o
 digest leaves its number as remainder: no order of a listing has an effect, and no two shards share a stream.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
+from typing import Self
 
 from compactor.sessions.keys import JobRunFolder
 
@@ -49,7 +48,7 @@ class WorkId:
     shard: ShardNumber | None = None
 
     @classmethod
-    def parse(cls, text: str) -> WorkId:
+    def parse(cls, text: str) -> Self:
         found = _SHARD.fullmatch(text) if _MARK in text else None
         if found is None:
             return cls(text)

@@ -1,7 +1,5 @@
 """A job run whose claim this dispatcher holds: writes its log entries as a whole."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice

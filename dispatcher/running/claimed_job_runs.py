@@ -1,7 +1,5 @@
 """The job runs that this dispatcher has claimed: how one comes in, and the one way out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from enum import StrEnum

@@ -9,8 +9,6 @@ A waiting job run is claimed when one of its sessions could start here; those of
 case, because their sessions must be watched.
 """
 
-from __future__ import annotations
-
 import queue
 
 from compactor.log_context import ProcessLog, bound

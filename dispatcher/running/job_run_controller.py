@@ -18,8 +18,6 @@ A tick processes every claimed job run once. An error of one does not affect the
 | anything else, a bug too | its sessions are stopped, and it ends as failed, with the reason |
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field

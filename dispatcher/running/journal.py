@@ -1,7 +1,5 @@
 """The `LaunchJournal` of a dispatcher: records sessions in the job-run log, under the claim, and notifies listeners."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

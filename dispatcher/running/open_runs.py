@@ -9,8 +9,6 @@ A marker has the rank and the owner of a job run, so a sweep is one listing, and
 any of them holds a job run. Logs are read of job runs to claim. An unreadable log does not affect other job runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ A dispatcher that takes the job run over begins again with the first stream. Par
 passed over, and streams without work cost a read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from compactor.catalog.tables import DeltaCatalog

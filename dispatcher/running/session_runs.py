@@ -10,8 +10,6 @@
 | with any other error, a bug too              | the session ends as failed, with the reason             |
 """
 
-from __future__ import annotations
-
 import queue
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

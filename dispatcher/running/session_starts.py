@@ -7,8 +7,6 @@
 A session that is held back is tried again when a lease or a session ends here, or after `poll_seconds`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 

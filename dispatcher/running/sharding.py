@@ -8,8 +8,6 @@ The entry comes before the logs that it announces, so a successor creates those 
 run forwards a cancel to the open shards; the others are never opened then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 from compactor.catalog.tables import DeltaCatalog

@@ -13,12 +13,10 @@ A *reservation* is of a job run that waits for a slot because a limit is reached
 free. What stands in the log, and in its state, has the names `turn` and `want`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Annotated, Literal, assert_never
+from typing import Annotated, Literal, Self, assert_never
 
 from pydantic import Field, TypeAdapter
 
@@ -154,7 +152,7 @@ class LeaseState:
     def running_of(self, table: str) -> int:
         return sum(each.table == table for each in self.turns.values())
 
-    def with_spent(self, day: str, table: str, owner: str, usd: float) -> LeaseState:
+    def with_spent(self, day: str, table: str, owner: str, usd: float) -> Self:
         spent = {each: dict(amounts) for each, amounts in self.spent.items()}
         of_day = spent.setdefault(day, {})
         for scope in (IN_ALL, of_table(table), of_owner(owner)):

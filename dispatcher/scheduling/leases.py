@@ -14,8 +14,6 @@ that its sessions have ended.
 not be launched gives its lease back and waits.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

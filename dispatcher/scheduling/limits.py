@@ -3,8 +3,6 @@
 {"session": {"nodes": 20, "usd": 10}, "table": {"sessions": 2}, "all": {"sessions": 40, "usd_per_day": 500}}
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from enum import StrEnum
 

@@ -4,8 +4,6 @@ Sessions of one destination stream run one after the other, in the order in whic
 session that waits for its next attempt keeps its lease. Between dispatchers `leases.py` decides.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -4,8 +4,6 @@ Everything is read, and nothing written: other methods than GET and HEAD are ref
 A page needs no script to be read, and no other host.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from collections.abc import Awaitable, Callable, Mapping, Sequence

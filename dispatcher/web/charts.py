@@ -6,8 +6,6 @@ gantt_of    a job run: a row for each session, from the acceptance on. Waiting i
             attempt with its rounds, and a tick at the expected end
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

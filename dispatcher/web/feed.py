@@ -4,8 +4,6 @@ So a message is a hint: one that is lost, late, sent twice or of another program
 and while it is lost, the pages look by themselves.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace

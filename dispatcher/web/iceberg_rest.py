@@ -13,8 +13,6 @@ Some clients write whatever the list of endpoints says, and have uploaded files 
 once, with a sentence; 404, 409 or 5xx would mean a table that is gone, another attempt, or an unknown outcome.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,8 +1,6 @@
 """The course of a job run's sessions: what each attempt waited for, when it was launched, its rounds and its end. Pure:
 made of the entries of the job-run log and of the session logs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 

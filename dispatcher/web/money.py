@@ -1,7 +1,5 @@
 """Dollars by day and table, from the history. A day that is over is read once."""
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What the pages show, read for all viewers together (`shared.py`). Reads only."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

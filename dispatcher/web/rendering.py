@@ -1,7 +1,5 @@
 """The pages, made on the server: a reading and a template, and no script is needed to read the result."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A store that does not answer leaves the last reading in place, with the time sin
 counted by a store of their own, which keeps what never changes, and refuses to write.
 """
 
-from __future__ import annotations
-
 import shlex
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

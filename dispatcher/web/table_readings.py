@@ -1,7 +1,5 @@
 """What the pages of tables show: folds of the logs of their streams, and those logs entry by entry. Reads only."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """What somebody who opens the page at night must see first: one sentence for each trouble, and what to do. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import quote

@@ -4,8 +4,6 @@ A token names one try of one task of one execution. The service takes heartbeats
 failure. After that, or after the task's time-out, the token is unknown.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol

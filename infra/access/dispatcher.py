@@ -1,7 +1,5 @@
 """Permissions of the dispatcher: receives instructions, records job runs, launches Spark jobs, publishes events."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Permissions of the ingest: takes announced files, and appends them to the tables that they land for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from infra.access.places import (

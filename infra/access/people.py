@@ -3,8 +3,6 @@
 A person may have several roles. Who acts also reads, because each of these commands reads before it writes.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from infra.access.dispatcher import SparkRoles, end_clusters

@@ -1,7 +1,5 @@
 """The ARNs that permissions name, and the permissions on lakes, state, keys and queues."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

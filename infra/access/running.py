@@ -1,8 +1,6 @@
 """Permissions of the workflow, which starts and replaces dispatchers, of the keeper, which sends instructions, and of
 AWS itself, which writes the logs of the workflow and of the network."""
 
-from __future__ import annotations
-
 from infra.access.places import Places, find_uploads, list_lakes, list_state, publish_tables, use_key
 from infra.permissions import Part, Permission, actions
 

@@ -1,7 +1,5 @@
 """Permissions of the Spark job: one session, on its own machines. No queue, topic, task token, or log of others."""
 
-from __future__ import annotations
-
 from infra.access.places import (
     ARCHIVE_FOLDER,
     EMR_TAG,

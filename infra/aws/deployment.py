@@ -1,7 +1,5 @@
 """A stack in an account: planned as a change set, changed, started, deleted. Translates boto3's errors."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

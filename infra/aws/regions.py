@@ -1,7 +1,5 @@
 """The regions that have the services of a stack, by boto3's own tables. Sends no request."""
 
-from __future__ import annotations
-
 import boto3
 
 SERVICES = (

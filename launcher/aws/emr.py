@@ -3,13 +3,11 @@
 RunJobFlow takes no client token: boto3 must not repeat it after a lost answer, as it may all other requests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import boto3
 from botocore.config import Config
@@ -60,7 +58,7 @@ class BotoEmr:
         self._single_try = single_try
 
     @classmethod
-    def open(cls, region: str, endpoint_url: str | None = None) -> BotoEmr:
+    def open(cls, region: str, endpoint_url: str | None = None) -> Self:
         client: _EmrClient = _open("emr", region, endpoint_url, TRIES)
         single_try: _EmrClient = _open("emr", region, endpoint_url, 1)
         return cls(client, single_try)
@@ -108,7 +106,7 @@ class BotoEmrServerless:
         self._application_id = application_id
 
     @classmethod
-    def open(cls, application_id: str, region: str, endpoint_url: str | None = None) -> BotoEmrServerless:
+    def open(cls, application_id: str, region: str, endpoint_url: str | None = None) -> Self:
         client: _ServerlessClient = _open("emr-serverless", region, endpoint_url, TRIES)
         return cls(client, application_id)
 

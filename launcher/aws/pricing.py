@@ -1,10 +1,8 @@
 """AWS's Price List API over boto3. It needs the right `pricing:GetProducts`, and no more."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import boto3
 from botocore.config import Config
@@ -35,7 +33,7 @@ class BotoPrices:
         self._client = client
 
     @classmethod
-    def open(cls, region: str, endpoint_url: str | None = None) -> BotoPrices:
+    def open(cls, region: str, endpoint_url: str | None = None) -> Self:
         """`region`: whose prices will be asked for."""
         where = ENDPOINT_REGION_OF_CHINA if region.startswith("cn-") else ENDPOINT_REGION
         config = Config(

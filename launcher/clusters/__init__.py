@@ -5,8 +5,6 @@ so every dispatcher works the same way with every job. After a lost answer of a 
 name, which follows from the attempt (`launcher.spark_job.job_name`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable

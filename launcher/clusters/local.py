@@ -5,8 +5,6 @@ which know nothing of Lithify: their Python environment comes with the job, as a
 its driver dies, the master ends the application, and so its executors.
 """
 
-from __future__ import annotations
-
 import re
 import socket
 import sys

@@ -11,8 +11,6 @@ dispatcher touches the record for `unattended_seconds`. It imports nothing of Li
 runs on the standard library alone.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -17,8 +17,6 @@
 Codes are matched before words, which AWS may change. Any other end is `crashed`, with the service's message.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

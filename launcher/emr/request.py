@@ -8,8 +8,6 @@ mode. So the driver has the primary node's memory, as planned, never runs on a S
 of the step. Executors get the archive from YARN.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shlex
 from collections.abc import Mapping, Sequence

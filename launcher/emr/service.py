@@ -3,8 +3,6 @@
 Every method raises `Denied` or `Unavailable` if the service does not answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType

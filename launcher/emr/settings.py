@@ -6,8 +6,6 @@ with a correction; none costs a request.
      "archive_uri": "s3://bucket/lithify.tar.gz", "log_uri": "s3://bucket/logs/"}
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping

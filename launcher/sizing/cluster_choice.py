@@ -7,11 +7,10 @@ All clusters within the limits are compared, except those that certainly cannot 
 within the limits is refused before anything is launched, with both figures.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Self
 
 from compactor.model.errors import Invalid, refuse_if
 from compactor.model.names import counted
@@ -201,7 +200,7 @@ class _DriverMemory:
     overhead_bytes: int = DRIVER_OVERHEAD_BYTES_MIN
 
     @classmethod
-    def of(cls, sizing: Sizing) -> _DriverMemory:
+    def of(cls, sizing: Sizing) -> Self:
         """Both follow the counts of a round: as bytes they are half as much, and pass through the JVM."""
         overhead = -(-sizing.driver_memory_needed // _GIB) * _GIB
         return cls(max(DRIVER_HEAP_BYTES_MIN, overhead // 2), max(DRIVER_OVERHEAD_BYTES_MIN, overhead))

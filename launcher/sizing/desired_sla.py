@@ -1,10 +1,9 @@
 """The desired SLA of a job run when one of its sessions is planned: it counts from the acceptance of the instruction,
 so what was waited and tried since is no longer there for the cluster. Pure."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
+from typing import Self
 
 from compactor.planning.spec import SessionSpec
 
@@ -24,7 +23,7 @@ class DesiredSla:
     gone_seconds: float = 0.0
 
     @classmethod
-    def of(cls, spec: SessionSpec, since_seconds: float) -> DesiredSla | None:
+    def of(cls, spec: SessionSpec, since_seconds: float) -> Self | None:
         """With the seconds since the acceptance, rounded up by at most a twentieth and a second; None: none is desired.
 
         Worked: 300 s are desired, 100 s ago: 104 s count as gone, 196 are left.

@@ -11,10 +11,9 @@
 Only types with at least 8 GiB of memory a vCPU (the paper, "Compaction sessions") are taken.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import date
+from typing import Self
 
 from pydantic import ConfigDict, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
@@ -113,7 +112,7 @@ class PriceList(Document):
             )
         return tuple(found)
 
-    def only(self, names: tuple[str, ...]) -> PriceList:
+    def only(self, names: tuple[str, ...]) -> Self:
         """The same with these instance types. Raises `Invalid`, with every reason, for unknown names."""
         unknown = sorted(set(names) - {each.name for each in self.instance_types})
         if unknown:

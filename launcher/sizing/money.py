@@ -1,7 +1,5 @@
 """The cost of a session by its use. Pure: the same arithmetic before a session and after it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

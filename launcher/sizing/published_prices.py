@@ -8,8 +8,6 @@ values, and `launcher/aws/pricing.py` asks.
 Prices on Spot change by the hour and are not published there: `spot_usd_hour` is left out.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Workers have 8 GB a vCPU only with 1 and 2 vCPU (7.5 with 4 and more), and sessi
 executor is a worker of 2 vCPU, and a session has as many as give the tasks that the plan counts on.
 """
 
-from __future__ import annotations
-
 from compactor.model.errors import Invalid
 from compactor.planning.cluster_plan import PaidRates, UnitRates
 from launcher.sizing.instance_types import PriceList

@@ -1,8 +1,6 @@
 """The AWS Glue Data Catalog over boto3. It translates the errors of boto3."""
 
-from __future__ import annotations
-
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import boto3
 from botocore.config import Config
@@ -36,7 +34,7 @@ class BotoGlue:
         """The fields of a table that an update writes. What it lacks is gone afterwards."""
 
     @classmethod
-    def open(cls, region: str | None = None, endpoint_url: str | None = None) -> BotoGlue:
+    def open(cls, region: str | None = None, endpoint_url: str | None = None) -> Self:
         """`region`: None: that of the environment."""
         config = Config(
             retries={"mode": "standard", "total_max_attempts": TRIES},

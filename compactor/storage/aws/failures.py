@@ -1,7 +1,5 @@
 """Translates boto3's errors into Lithify's kinds of error, for all AWS services."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

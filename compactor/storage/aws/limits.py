@@ -4,8 +4,6 @@ A socket's timeout starts again with every byte that arrives, so an answer that 
 try has a limit of its own, by which its answer must be complete; it is then repeated on another connection.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import wait
 from dataclasses import dataclass

@@ -4,11 +4,10 @@ Arrow's readers answer a damaged footer with an error. PyArrow's accessors to th
 statistics do not: there the same C++ exception is expected by nobody, and ends the process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -102,7 +101,7 @@ class _Column:
     repetition_levels: int
 
     @classmethod
-    def of(cls, column: pq.ColumnSchema) -> _Column:
+    def of(cls, column: pq.ColumnSchema) -> Self:
         physical_type = PhysicalType[column.physical_type]
         is_fixed = physical_type is PhysicalType.FIXED_LEN_BYTE_ARRAY
         width = column.length if is_fixed else _WIDTHS.get(physical_type, 0)

@@ -4,8 +4,6 @@ Most keys and sort values are of these types, and Arrow takes longer to read the
 them. Values whose stored bytes are Arrow's bytes become an Arrow array as they are. Arrow reads all other columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

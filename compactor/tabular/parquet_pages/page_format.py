@@ -3,8 +3,6 @@
 SUBSET.md, in this folder, lists which of them are read and written here, and where the specification defines them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import IntEnum
 from types import MappingProxyType

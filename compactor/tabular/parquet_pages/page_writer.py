@@ -1,7 +1,5 @@
 """Writes column chunks: pages of chosen rows of a column that was read, in any order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

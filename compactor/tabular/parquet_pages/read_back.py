@@ -4,12 +4,11 @@ Arrow decodes both sides, so an error of this package cannot hide. One row group
 larger than the memory: one column at a time, in batches.
 """
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -70,7 +69,7 @@ class _ComparedRows:
     found: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, expected: npt.NDArray[np.int64], found: npt.NDArray[np.int64]) -> _ComparedRows:
+    def of(cls, expected: npt.NDArray[np.int64], found: npt.NDArray[np.int64]) -> Self:
         order = np.argsort(expected, kind="stable")
         return cls(expected[order], found[order])
 

@@ -5,8 +5,6 @@ with open_rows(location, file, [schema]) as rows:    # None: only Arrow can read
 writer.write_row_group(group)
 """
 
-from __future__ import annotations
-
 import itertools
 import mmap
 import struct

@@ -1,7 +1,5 @@
 """Statistics of a column chunk: exact extremes of its values."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from compactor.kernels.parquet_values import (
