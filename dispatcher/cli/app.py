@@ -14,6 +14,7 @@ from typer.main import get_command
 from compactor.model.errors import EXIT_INVALID
 from compactor.model.machine import this_release
 from dispatcher.cli.output import write_lines
+from dispatcher.clients import dependencies_of
 
 VERBS = {
     "demo": "demo:demo",
@@ -162,14 +163,17 @@ class _Lithify(_Group):
 
 def _with_single_options(does: Callable[..., None]) -> Callable[..., None]:
     """The same verb, with an option for each field of a parameter that is a dataclass: a lake, or a state. Options that
-    may be left out stand before `--output`, or last."""
+    may be left out stand before `--output`, or last. `dependencies` are those of the process."""
     own = signature(does, eval_str=True).parameters
     groups: dict[str, Any] = {name: each.annotation for name, each in own.items() if is_dataclass(each.annotation)}
     if not groups:
         return does
-    single: list[Parameter] = []
+    is_given = groups.pop("dependencies", None) is not None
+    single = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)] if is_given else []
     later: list[Parameter] = []
     for name, each in own.items():
+        if name == "dependencies":
+            continue
         if name not in groups:
             single += [*(later if name == "output" else []), each]
             continue
@@ -181,7 +185,9 @@ def _with_single_options(does: Callable[..., None]) -> Callable[..., None]:
     single += later if "output" not in own else []
     single = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in single]
 
-    def verb(**given: object) -> None:
+    def verb(**given: Any) -> None:  # noqa: ANN401
+        if is_given:
+            given["dependencies"] = dependencies_of(given.pop("context"))
         for name, group in groups.items():
             given[name] = group(**{option.name: given.pop(option.name) for option in fields(group)})
         does(**given)

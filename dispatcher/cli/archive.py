@@ -9,7 +9,7 @@ import typer
 from compactor.model.names import counted
 from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer, console, write_lines
-from dispatcher.clients import dependencies_of
+from dispatcher.clients import CommandDependencies
 from launcher.archive import THIS_CPU, ArchiveManifest, pack_archive
 
 MIB = 1024 * 1024
@@ -48,13 +48,13 @@ def _needed(manifest: ArchiveManifest) -> str:
     return "no Python" if manifest.with_python else f"Python {manifest.python}"
 
 
-def warm(context: typer.Context) -> None:
+def warm(dependencies: CommandDependencies) -> None:
     """Compile the kernels for this processor, which the first compaction does otherwise. It takes about half a minute,
     once for each release and user; run it when an image or a machine is made."""
     from compactor.kernels.compilation import on_compilation
     from compactor.kernels.warm import warm_kernels
 
-    clock = dependencies_of(context).clock
+    clock = dependencies.clock
     began_at_seconds, compiled = clock.monotonic_seconds(), [0]
     with console().status("loading kernels") as status:
 

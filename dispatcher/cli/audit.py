@@ -27,7 +27,7 @@ from dispatcher.cli.table_places import (
     partitions_even_dropped,
     partitions_of,
 )
-from dispatcher.clients import dependencies_of
+from dispatcher.clients import CommandDependencies
 from dispatcher.layout import FAILED, PARTITION, Column, count_text, counts, data_columns, problem_style, time_text
 
 _AUDIT_COLUMNS = (
@@ -198,7 +198,7 @@ _COLUMNS = (
 
 
 def prove_key(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     table: TableArgument,
     lake: LakePlace,
     key: Annotated[list[str] | None, KeyOption] = None,
@@ -222,7 +222,7 @@ def prove_key(
     """
     if (key is None) == (keys is None):
         raise Invalid("which key? Give --key COLUMN=VALUE for each of its columns, or --keys FILE for many keys")
-    catalog, clock = lake.open(), dependencies_of(context).clock
+    catalog, clock = lake.open(), dependencies.clock
     wanted = partitions_even_dropped(catalog, table, partition)
     if keys is not None:
         text, many = read_document(keys), list[KeyValues]()

@@ -12,7 +12,7 @@ from compactor.model.names import counted
 from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer, answer_records
 from dispatcher.cli.table_places import StatePlace
-from dispatcher.clients import dependencies_of
+from dispatcher.clients import CommandDependencies
 from dispatcher.layout import Column, plain, time_text
 from dispatcher.operations.ownerless import owners_in
 from dispatcher.options.documents import document_body
@@ -35,7 +35,7 @@ _COLUMNS = (
 
 
 def clusters(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     state: StatePlace,
     cluster_settings: Annotated[
         str,
@@ -55,7 +55,6 @@ def clusters(
 ) -> None:
     """Show the clusters that dispatchers of a state launched and that still run; with --end, end those without
     an owner."""
-    dependencies = dependencies_of(context)
     settings = parse_settings(*document_body(cluster_settings, "the cluster settings"))
     records = JobRunStore(state.store(dependencies), dependencies.clock)
     sweep = Sweep(
@@ -119,7 +118,7 @@ def _conclusion(ownerless: int, ended: int, *, is_to_end: bool) -> Iterator[str]
 
 
 def prices(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     region: Annotated[str, typer.Option(help="The AWS region in which clusters run; for example eu-west-1.")],
     file: Annotated[
         Path | None, typer.Argument(help="The file to write, or to replace; left out: prices-REGION.json here.")
@@ -130,7 +129,6 @@ def prices(
     """Write the list prices of a region for --price-file, as AWS publishes them now: instance types of EMR, EMR
     Serverless, volumes, S3. It needs the right pricing:GetProducts. Prices on Spot are not published: without them,
     Spot counts as on demand."""
-    dependencies = dependencies_of(context)
     today = datetime.fromtimestamp(dependencies.clock.now_ms() / 1000, UTC).date()
     found = published_prices(dependencies.clients.prices(region, endpoint_url), region, today)
     target = file or Path(f"prices-{region}.json")

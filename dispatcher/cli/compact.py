@@ -21,7 +21,7 @@ from dispatcher.cli.options import Output, OutputOption, PartitionOption, TableA
 from dispatcher.cli.output import answer_records, parse_partition, write_lines
 from dispatcher.cli.plan import NOTHING_TO_DO
 from dispatcher.cli.table_places import LakePlace
-from dispatcher.clients import dependencies_of
+from dispatcher.clients import CommandDependencies
 from dispatcher.layout import PARTITION, Column, count_text, partition_text, printable, seconds_text
 
 _COLUMNS = (
@@ -38,7 +38,7 @@ _COLUMNS = (
 
 
 def compact_table(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     table: TableArgument,
     lake: LakePlace,
     primary_key: Annotated[
@@ -95,7 +95,7 @@ def compact_table(
     if verbose:
         be_verbose()
     try:
-        with ProgressScreen(Console(stderr=True, highlight=False), dependencies_of(context).clock) as screen:
+        with ProgressScreen(Console(stderr=True, highlight=False), dependencies.clock) as screen:
             result = compact(
                 table,
                 set(primary_key) if primary_key else None,

@@ -27,7 +27,7 @@ from dispatcher.cli.options import (
 )
 from dispatcher.cli.output import answer
 from dispatcher.cli.table_places import check_exists
-from dispatcher.clients import dependencies_of
+from dispatcher.clients import CommandDependencies
 from dispatcher.keeper.decision_log import DECISION_LOG
 from dispatcher.keeper.keys import DecisionLogFolder
 from dispatcher.layout import time_text
@@ -59,7 +59,7 @@ _KINDS = (
 
 
 def show_log(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     key: Annotated[
         str, typer.Argument(metavar="KEY", help="The log's folder in the lake or the state: it ends with log.")
     ],
@@ -73,7 +73,6 @@ def show_log(
 ) -> None:
     """Print a log entry by entry, and then what they fold to. A key of `tables/` is looked up in the lake, any other in
     the state, or in the lake where no state is given: sessions of `compact()` have their logs there."""
-    dependencies = dependencies_of(context)
     kind = _kind_of(key.strip("/"))
     root = lake if key.startswith("tables/") or state is None else state
     if root is None:

@@ -14,7 +14,7 @@ from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, Unavailable
 from compactor.model.names import counted
 from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer, as_text, flush
-from dispatcher.clients import CommandDependencies, dependencies_of
+from dispatcher.clients import CommandDependencies
 from dispatcher.demo.changes_scenario import ANNOUNCED_TIMES, ChangesScenario
 from dispatcher.demo.environment import DemoEnvironment, demo_environment, demo_page, make_dispatcher, make_folder
 from dispatcher.demo.keeper_scenario import LAG_SECONDS_MAX, KeeperScenario
@@ -40,7 +40,7 @@ LINE_CHARACTERS = 160
 
 
 def demo(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     folder: Annotated[
         Path | None, typer.Option(help="A new or empty folder for everything. Default: .lithify-demo/<number>.")
     ] = None,
@@ -77,7 +77,6 @@ def demo(
 
     Needs no network, and leaves one folder. Exit code 1 if any row is wrong.
     """
-    dependencies = dependencies_of(context)
     demo_folder = make_folder(folder)
     stops = dependencies.stops_on_signal()
     out = _console(to_stderr=output is not Output.TEXT)

@@ -18,7 +18,7 @@ from dispatcher.cli.options import EndpointOption, Output, OutputOption, TableAr
 from dispatcher.cli.output import answer, answer_records, parse_partition
 from dispatcher.cli.publish import publish_table
 from dispatcher.cli.table_places import LakePlace
-from dispatcher.clients import dependencies_of
+from dispatcher.clients import CommandDependencies
 from dispatcher.layout import PARTITION, Column, counts, time_text
 
 _PARTITIONS_SHOWN_MAX = 20
@@ -35,7 +35,7 @@ PartitionsOption = Annotated[
 
 
 def drop(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     table: TableArgument,
     lake: LakePlace,
     partition: PartitionsOption = None,
@@ -64,7 +64,7 @@ def drop(
 
     Files that were registered in place are never deleted.
     """
-    catalog, glue = lake.open(), dependencies_of(context).clients.glue
+    catalog, glue = lake.open(), dependencies.clients.glue
     if purge and partition:
         raise Invalid("--purge is of a whole table: lithify gc deletes the files of dropped partitions")
     if purge:
@@ -155,7 +155,7 @@ _COLUMNS = (
 
 
 def restore(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     table: TableArgument,
     lake: LakePlace,
     as_of: Annotated[
@@ -177,7 +177,7 @@ def restore(
     restored = opened.restore(moment, wanted, dry_run=not write)
     unpublished: list[str] = []
     if write and opened.properties.publish:
-        clients, store = dependencies_of(context).clients, catalog.store
+        clients, store = dependencies.clients, catalog.store
         _, unpublished = publish_table(store, opened, lambda: clients.glue(lake.region, endpoint_url), dry_run=False)
     records = [asdict(each) for each in restored.partitions]
     answer_records(

@@ -13,7 +13,7 @@ from compactor.model.names import counted
 from dispatcher.cli.options import EndpointOption, Output, OutputOption
 from dispatcher.cli.output import answer, answer_records
 from dispatcher.cli.table_places import StatePlace
-from dispatcher.clients import TopicSinks, dependencies_of
+from dispatcher.clients import CommandDependencies, TopicSinks
 from dispatcher.intake.instruction import FIELD_NAMES, instruction_json_schema
 from dispatcher.layout import Column
 from dispatcher.outbox.event_publisher import publish_to_the_end
@@ -24,7 +24,7 @@ _COLUMNS = (Column("job_run_id"), Column("told"), Column("reason"))
 
 
 def publish(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     state: StatePlace,
     job_run_ids: Annotated[
         list[str] | None,
@@ -36,7 +36,6 @@ def publish(
 ) -> None:
     """Publish the events of ended job runs that their topic refused, after the topic was fixed. Each event keeps
     its id. An event may be published twice if the record of its publication was lost."""
-    dependencies = dependencies_of(context)
     records = JobRunStore(state.store(dependencies), dependencies.clock)
     sinks = TopicSinks(topic_arn, lambda arn: dependencies.clients.topic(arn, endpoint_url, patient=True))
     tried = [_publish(records, sinks, each) for each in job_run_ids or _waiting(records)]

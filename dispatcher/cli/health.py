@@ -9,7 +9,7 @@ from compactor.model.errors import EXIT_FAILED
 from compactor.model.names import counted
 from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer_records
-from dispatcher.clients import dependencies_of
+from dispatcher.clients import CommandDependencies
 from dispatcher.layout import Column, time_text
 from dispatcher.operations.health import GONE_AFTER_SECONDS, HEALTH_FILE, HealthReport, read_health
 
@@ -22,7 +22,7 @@ _COLUMNS = (
 
 
 def health(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     work_folder: Annotated[Path, typer.Option(help="The work folder that `lithify dispatch` was given.")] = Path(
         ".lithify"
     ),
@@ -39,7 +39,7 @@ def health(
     """Say whether the dispatcher with this work folder runs and reaches queue, state and topics. Exit code 0: it does;
     1: it does not. Good for a container's health check."""
     report = read_health(work_folder / HEALTH_FILE)
-    age_seconds = max(dependencies_of(context).clock.now_ms() - report.at_ms, 0) / 1000
+    age_seconds = max(dependencies.clock.now_ms() - report.at_ms, 0) / 1000
     gone = age_seconds > (report.gone_after_seconds if age_seconds_max is None else age_seconds_max)
     answer_records(
         output,

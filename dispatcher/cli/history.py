@@ -10,7 +10,7 @@ from compactor.model.names import counted
 from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer_records, on_page, print_error
 from dispatcher.cli.table_places import StatePlace
-from dispatcher.clients import dependencies_of
+from dispatcher.clients import CommandDependencies
 from dispatcher.layout import FAILED, STATUS, Column, count_text, counts, seconds_text, time_text, usd_text
 from dispatcher.records.history import EndedJobRun
 from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep, Leftovers
@@ -43,7 +43,7 @@ _CLEAN_COLUMNS = (
 
 
 def history(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     state: StatePlace,
     since: Annotated[str | None, typer.Option("--since", help="The first day, YYYY-MM-DD, in UTC.")] = None,
     until: Annotated[str | None, typer.Option("--until", help="The last day, YYYY-MM-DD.")] = None,
@@ -59,7 +59,7 @@ def history(
         raise Invalid(f"--since {first} is after --until {last}")
     if status is not None and status not in ENDS:
         raise Invalid(f"--status {status!r} is none of {', '.join(ENDS)}")
-    records = state.open(dependencies_of(context))
+    records = state.open(dependencies)
     days = list(records.history.read(first, last))
     found = [
         {"day": day.day, **each.model_dump(mode="json"), "job_run_id": each.own_id, "message_id": each.message_id}
@@ -78,7 +78,7 @@ def history(
 
 
 def clean(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     state: StatePlace,
     older_than_days: Annotated[
         float, typer.Option("--older-than-days", min=0, help="Days since the end of the day on which a job run ended.")
@@ -93,8 +93,8 @@ def clean(
     Their logs and the history stay. Days that are not closed yet are left alone. Dispatchers do the same by themselves,
     see --keep-plans-days of `lithify dispatch`. Exit code 1: some days failed, and are named with the reason.
     """
-    records = state.open(dependencies_of(context))
-    upkeep = HistoryUpkeep(records, HistorySettings(), dependencies_of(context).clock)
+    records = state.open(dependencies)
+    upkeep = HistoryUpkeep(records, HistorySettings(), dependencies.clock)
     days = upkeep.days_to_clean(older_than_days)
     found: list[Leftovers] = []
     failed: dict[str, str] = {}

@@ -37,7 +37,7 @@ from dispatcher.cli.options import ContentTypeOption, CopyOption, Output, Output
 from dispatcher.cli.output import answer_records
 from dispatcher.cli.table_places import LakePlace, check_exists, partitioned_by
 from dispatcher.cli.table_properties import parse_properties
-from dispatcher.clients import CommandDependencies, dependencies_of, machine_share, sessions_bytes
+from dispatcher.clients import CommandDependencies, machine_share, sessions_bytes
 from dispatcher.intake.instruction import fields_given, job_run_spec
 from dispatcher.layout import PARTITION, Column, count_text, counts, seconds_text, usd_text
 from dispatcher.options.documents import read_limits
@@ -55,7 +55,7 @@ _DUPLICATES = Column("duplicates", show=count_text)
 
 
 def import_table(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     table: TableArgument,
     source: Annotated[
         str,
@@ -98,7 +98,6 @@ def import_table(
     Hive does it. The files stay where they are and become the first deltas of the table; those of which rows are
     deleted, or that name columns otherwise than the table, are rewritten. The source is only read. An import that was
     stopped goes on where it was."""
-    dependencies = dependencies_of(context)
     place = parse_location(source, endpoint_url=lake.s3_endpoint_url, region=lake.region)
     if not is_metadata(place):
         check_exists(open_store(place), "folder")

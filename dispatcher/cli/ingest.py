@@ -15,7 +15,7 @@ from compactor.model.names import counted
 from dispatcher.cli.options import DeadLettersOption, EndpointOption, Output, OutputOption
 from dispatcher.cli.output import answer
 from dispatcher.cli.table_places import LakePlace
-from dispatcher.clients import QueueAddress, dependencies_of
+from dispatcher.clients import CommandDependencies, QueueAddress
 from dispatcher.ingest.ingest import Ingest, Ingested, IngestSettings
 from dispatcher.records.keys import LiveIngest
 from dispatcher.records.liveness import INGEST_SILENT_SECONDS, LivenessSignal
@@ -27,7 +27,7 @@ AWAY_SECONDS = 5.0
 
 
 def ingest(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     lake: LakePlace,
     queue_url: Annotated[str, typer.Option(help="The SQS queue on which files are announced.")],
     dead_letter_queue_url: DeadLettersOption = None,
@@ -54,7 +54,6 @@ def ingest(
     Several may run on one queue. Once an hour a listing finds files whose notifications were lost. Exit code 1, with
     --once: a file could not be taken in, and is among the dead letters.
     """
-    dependencies = dependencies_of(context)
     queue = dependencies.clients.queue(QueueAddress(queue_url, dead_letter_queue_url, endpoint_url, lake.region))
     queue.dead_letters()  # refuses a queue without: what cannot be taken in would come again for ever
     catalog = lake.open()

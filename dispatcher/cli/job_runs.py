@@ -39,7 +39,7 @@ from dispatcher.cli.output import (
     write_lines,
 )
 from dispatcher.cli.table_places import LakePlace, StatePlace
-from dispatcher.clients import QueueAddress, dependencies_of
+from dispatcher.clients import CommandDependencies, QueueAddress
 from dispatcher.intake.instruction import InstructionDocument
 from dispatcher.intake.intake import preview_job_run_id
 from dispatcher.layout import FAILED, STATUS, Column, age_text, seconds_text, time_text
@@ -71,7 +71,7 @@ _END_TEXTS = {
 
 
 def submit(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     file: DocumentArgument,
     queue_url: QueueOption,
     state: KnownStateOption = None,
@@ -87,7 +87,6 @@ def submit(
     With --state, a document that would be refused for its job_run_id is not sent. With --lake, or a delta_catalog in
     the document, a document whose table does not exist is not sent.
     """
-    dependencies = dependencies_of(context)
     body = read_document(file)
     document = valid_instruction(body)
     records = (
@@ -140,7 +139,7 @@ def _preview(document: InstructionDocument, records: JobRunStore | None) -> str 
 
 
 def status(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     state: StatePlace,
     job_run_id: Annotated[
         str | None, typer.Argument(metavar="JOB_RUN_ID", help="A job run. Default: all of them.")
@@ -152,7 +151,6 @@ def status(
 ) -> None:
     """Show job runs, and the dispatchers that run; or one job run with its sessions. `lithify table show TABLE` shows
     who else is at work on a table."""
-    dependencies = dependencies_of(context)
     records = state.open(dependencies)
     if job_run_id is not None:
         view = view_job_run(records, job_run_id, dependencies.clock)
@@ -187,7 +185,7 @@ def status(
 
 
 def cancel(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     job_run_id: JobRunArgument,
     state: StatePlace,
     reason: Annotated[
@@ -196,7 +194,6 @@ def cancel(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Ask for a job run to be cancelled. Its dispatcher stops its Spark jobs; what was committed stays committed."""
-    dependencies = dependencies_of(context)
     records = state.open(dependencies)
     before = records.state(job_run_id)
     if before.accepted is None:
@@ -213,14 +210,13 @@ def cancel(
 
 
 def retry(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     job_run_id: JobRunArgument,
     state: StatePlace,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and start nothing.")] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Run a failed or cancelled job run again, as a new job run. What it has committed stays committed."""
-    dependencies = dependencies_of(context)
     records = state.open(dependencies)
     rerun = plan_retry(records, dependencies.lake, job_run_id, dependencies.clock)
     if not dry_run:
@@ -257,7 +253,7 @@ EverythingOption = Annotated[bool, typer.Option("--everything", help="All job ru
 
 
 def pause(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     state: StatePlace,
     job_run_id: JobRun = None,
     table: TableOption = None,
@@ -267,7 +263,7 @@ def pause(
 ) -> None:
     """Start no new session of a job run, of a table, or of anything, until `resume`. Sessions that run go on to their
     end; documents are accepted as before, and wait. There is one event for each job run that is held up."""
-    records = state.open(dependencies_of(context))
+    records = state.open(dependencies)
     target = _target(job_run_id, table, everything=everything)
     if job_run_id is not None:
         _check_open(records, job_run_id)
@@ -277,7 +273,7 @@ def pause(
 
 
 def resume(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     state: StatePlace,
     job_run_id: JobRun = None,
     table: TableOption = None,
@@ -285,7 +281,7 @@ def resume(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """End the pause of a job run, of a table, or of everything. Other pauses stay in force."""
-    records = state.open(dependencies_of(context))
+    records = state.open(dependencies)
     target = _target(job_run_id, table, everything=everything)
     if not records.pauses.resume(target):
         raise Invalid(f"{_named(target)} is not paused: {', '.join(_paused(records)) or 'nothing'} is")
@@ -322,7 +318,7 @@ def _check_open(records: JobRunStore, job_run_id: str) -> None:
 
 
 def watch(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     job_run_id: JobRunArgument,
     state: StatePlace,
     timeout: Annotated[
@@ -344,7 +340,6 @@ def watch(
 
     Without a terminal, and as jsonl, there is a line for each change.
     """
-    dependencies = dependencies_of(context)
     records = WatchedJobRuns(state.store(dependencies), dependencies.clock)
     stops = dependencies.stops_on_signal()
     watched = JobRunWatch(records, job_run_id, dependencies.clock, message_id)

@@ -33,7 +33,7 @@ from dispatcher.cli.options import (
 from dispatcher.cli.output import answer, answer_records, print_error
 from dispatcher.cli.plan import PlannedCluster
 from dispatcher.cli.table_places import check_exists
-from dispatcher.clients import CommandDependencies, QueueAddress, dependencies_of, machine_share
+from dispatcher.clients import CommandDependencies, QueueAddress, machine_share
 from dispatcher.keeper.decision_log import DECISION_LOG, decision_records
 from dispatcher.keeper.decision_queue import DecisionQueue
 from dispatcher.keeper.keeper import Keeper, KeeperLook
@@ -84,7 +84,7 @@ ClusterOption = Annotated[
 
 
 def keep(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     places: KeeperPlaces,
     queue_url: QueueOption,
     once: Annotated[bool, typer.Option("--once", help="Look once, do what is due, and end: for a schedule.")] = False,
@@ -118,7 +118,6 @@ def keep(
     Several may run. Exit code 1, with --once: some tables could not be looked after, or the queue or the topic accepts
     nothing; the others were looked after.
     """
-    dependencies = dependencies_of(context)
     settings = KeeperSettings(
         look_seconds=look_seconds,
         default_policy=default_policy_of_text(default_policy),
@@ -206,7 +205,7 @@ _PLAN_COLUMNS = (
 
 
 def plan(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     places: KeeperPlaces,
     table: Annotated[
         list[str] | None, typer.Argument(help="Tables. Default: all tables of the lake.", metavar="TABLE...")
@@ -224,7 +223,6 @@ def plan(
 ) -> None:
     """Show what is due, by which figure, when the rest will be due if nothing changes, and at what cost. Sends and
     writes nothing."""
-    dependencies = dependencies_of(context)
     lake, records = places.open(dependencies)
     check_exists(lake.store, "lake")
     settings = KeeperSettings(default_policy=default_policy_of_text(default_policy))
@@ -296,7 +294,7 @@ _LOG_COLUMNS = (
 
 
 def log(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     places: KeeperPlaces,
     table: Annotated[
         list[str] | None, typer.Argument(help="Tables. Default: all tables of the lake.", metavar="TABLE...")
@@ -305,7 +303,6 @@ def log(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show the keeper's decisions: which figure was reached, what was expected, and what the job run took."""
-    dependencies = dependencies_of(context)
     lake, records = places.open(dependencies)
     check_exists(lake.store, "lake")
     shown: list[dict[str, object]] = []

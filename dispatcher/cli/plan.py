@@ -35,7 +35,7 @@ from dispatcher.cli.options import (
     WorkFolderOption,
 )
 from dispatcher.cli.output import answer_records, page_width, write_lines
-from dispatcher.clients import CommandDependencies, dependencies_of, machine_share, sessions_bytes
+from dispatcher.clients import CommandDependencies, machine_share, sessions_bytes
 from dispatcher.intake.instruction import fields_given, job_run_spec
 from dispatcher.intake.pinning import check_against_lake
 from dispatcher.layout import (
@@ -133,7 +133,7 @@ class Total:
 
 
 def plan(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     file: DocumentArgument,
     lake: KnownLakeOption = None,
     s3_endpoint_url: S3EndpointOption = None,
@@ -161,7 +161,6 @@ def plan(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show what a document would do, with the arithmetic, where `dispatch` has these options. Writes nothing."""
-    dependencies = dependencies_of(context)
     spec, catalog, source = _checked_spec(dependencies, file, lake, s3_endpoint_url, region)
     spark_is_here = cluster is PlannedCluster.LOCAL
     share = workers_share(

@@ -25,7 +25,7 @@ from compactor.storage.object_store import ObjectStore
 from dispatcher.cli.options import EndpointOption, Output, OutputOption
 from dispatcher.cli.output import answer_records
 from dispatcher.cli.table_places import LakePlace
-from dispatcher.clients import dependencies_of
+from dispatcher.clients import CommandDependencies
 from dispatcher.layout import Column, counts
 
 _COLUMNS = (
@@ -38,7 +38,7 @@ _COLUMNS = (
 
 
 def publish_tables(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     lake: LakePlace,
     table: Annotated[
         str | None, typer.Argument(metavar="TABLE", help="One table. Default: every table with the property publish.")
@@ -55,7 +55,7 @@ def publish_tables(
     tables = [catalog.table(each) for each in ([table] if table is not None else catalog.tables())]
     published = [each for each in tables if each.properties.publish]
     shown, reasons = [], []
-    glue = dependencies_of(context).clients.glue
+    glue = dependencies.clients.glue
     for each in published:
         found, refused = publish_table(catalog.store, each, lambda: glue(lake.region, endpoint_url), dry_run=dry_run)
         shown += found

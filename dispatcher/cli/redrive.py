@@ -12,7 +12,7 @@ from compactor.model.errors import Invalid, LithifyError
 from compactor.model.names import counted
 from dispatcher.cli.options import DeadLettersOption, EndpointOption, Output, OutputOption, QueueOption, RegionOption
 from dispatcher.cli.output import answer
-from dispatcher.clients import QueueAddress, dependencies_of
+from dispatcher.clients import CommandDependencies, QueueAddress
 from dispatcher.intake.queue import ORIGIN_ATTRIBUTE, REASONS_ATTRIBUTE, Queue, QueueMessage
 
 VISIBILITY_SECONDS = 900
@@ -58,7 +58,7 @@ class Selection:
 
 
 def redrive(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     queue_url: QueueOption,
     dead_letter_queue_url: DeadLettersOption = None,
     endpoint_url: EndpointOption = None,
@@ -82,7 +82,6 @@ def redrive(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Send the dead-letter queue's documents again, as new messages, after their cause of failure was fixed."""
-    dependencies = dependencies_of(context)
     selection = Selection(
         ids=frozenset(only_id or ()),
         table=table,

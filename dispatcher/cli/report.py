@@ -22,7 +22,7 @@ from dispatcher.cli.output import answer_records, print_error
 from dispatcher.cli.redrive import Selection, move, reasons_text
 from dispatcher.cli.table_places import LakePlace, StatePlace
 from dispatcher.cli.tables import table_record
-from dispatcher.clients import CommandDependencies, QueueAddress, dependencies_of
+from dispatcher.clients import CommandDependencies, QueueAddress
 from dispatcher.layout import PARTITION, STATUS, Column, age_text, count_text, counts, seconds_text, time_text, usd_text
 from dispatcher.operations.status import JobRunView, SessionView, view_all, view_job_run, view_open
 from dispatcher.operations.table_lag import TableLag, most_behind_first, table_lag
@@ -75,13 +75,12 @@ _LAG_COLUMNS = (
 
 
 def runs(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     state: StatePlace,
     only_open: Annotated[bool, typer.Option("--open", help="Only job runs that have not ended.")] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Job runs, the latest first: how long each took, against what was expected and desired, and what it cost."""
-    dependencies = dependencies_of(context)
     recorded = state.open(dependencies)
     views = view_open(recorded, dependencies.clock) if only_open else view_all(recorded, dependencies.clock)
     records = [_run(view) for view in views]
@@ -89,24 +88,22 @@ def runs(
 
 
 def sessions(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     state: StatePlace,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Sessions of all job runs that have not ended."""
-    dependencies = dependencies_of(context)
     found = _open_sessions(dependencies, state.open(dependencies))
     none = "No job run is open here."
     answer_records(output, {"sessions": found}, "sessions", _SESSION_COLUMNS, none=none)
 
 
 def clusters(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     state: StatePlace,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """What runs where: the cluster, or the Spark job on this machine, of each session that runs."""
-    dependencies = dependencies_of(context)
     found = _open_sessions(dependencies, state.open(dependencies))
     running = [each for each in found if each["status"] == "running" and each["cluster"] is not None]
     none = "No session runs here."
@@ -114,7 +111,7 @@ def clusters(
 
 
 def dead_letters(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     queue_url: QueueOption,
     dead_letter_queue_url: DeadLettersOption = None,
     endpoint_url: EndpointOption = None,
@@ -122,7 +119,6 @@ def dead_letters(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Documents that were given up, with their reasons. They stay where they are: `redrive` sends them again."""
-    dependencies = dependencies_of(context)
     queue = dependencies.clients.queue(QueueAddress(queue_url, dead_letter_queue_url, endpoint_url, region))
     found = move(queue, Selection(), None, dependencies.clock.now_ms(), dry_run=True)
     none = "There is no dead letter."
@@ -130,14 +126,14 @@ def dead_letters(
 
 
 def tables(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     lake: LakePlace,
     default_policy: DefaultPolicyOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Tables by lag: for how long the oldest rows have been waiting to be compacted, and how many wait. Those that are
     most behind the bound of their policy come first. Exit code 1 if some cannot be read."""
-    catalog, clock = lake.open(), dependencies_of(context).clock
+    catalog, clock = lake.open(), dependencies.clock
     policy = default_policy_of_text(default_policy)
     lags: list[TableLag] = []
     failed: dict[str, str] = {}

@@ -16,7 +16,7 @@ from compactor.model.freed_memory import keep_few_arenas, return_freed_memory
 from compactor.publishing.published_lake import PublishedLake
 from dispatcher.cli.options import DeadLettersOption, EndpointOption, StateOption
 from dispatcher.cli.table_places import LakePlace, check_exists
-from dispatcher.clients import QueueAddress, dependencies_of
+from dispatcher.clients import CommandDependencies, QueueAddress
 from dispatcher.options.documents import read_limits, secret_in
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ TRIM_SECONDS = 60.0
 
 
 def serve(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     lake: LakePlace,
     state: StateOption,
     queue_url: Annotated[
@@ -72,7 +72,6 @@ def serve(
         from dispatcher.web.rendering import Renderer
     except ImportError as error:
         raise Invalid(f"the page needs {error.name}: pip install 'lithify[serve]'") from error
-    dependencies = dependencies_of(context)
     catalog, caps = lake.open(), None if limits is None else read_limits(limits)
     records = dependencies.store(state, lake.s3_endpoint_url, lake.region)
     check_exists(records, "state")

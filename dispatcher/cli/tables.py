@@ -15,7 +15,7 @@ from compactor.planning.table_figures import read_figures
 from dispatcher.cli.options import Output, OutputOption, PartitionOption, TableArgument
 from dispatcher.cli.output import answer, answer_records, parse_partition, write_lines
 from dispatcher.cli.table_places import LakePlace, existing_stream, named_partition, partitions_of, tables_of
-from dispatcher.clients import dependencies_of
+from dispatcher.clients import CommandDependencies
 from dispatcher.layout import PARTITION, Column, age_text, count_text, counts
 from dispatcher.operations.table_lag import TableLag, lag_of
 
@@ -47,7 +47,7 @@ class FilesOutput(StrEnum):
 
 
 def list_tables(
-    context: typer.Context,
+    dependencies: CommandDependencies,
     lake: LakePlace,
     garbage: Annotated[
         bool,
@@ -60,7 +60,7 @@ def list_tables(
     """Show all tables of a lake with their sizes: live rows, bytes of compacted files, rows not compacted yet, and for
     how long the oldest of them have been waiting."""
     catalog = lake.open()
-    clock = dependencies_of(context).clock
+    clock = dependencies.clock
     tables, no_tables = tables_of(catalog)
     listed = [
         {
