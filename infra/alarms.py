@@ -11,7 +11,7 @@ from aws_cdk import aws_sns as sns
 from constructs import Construct
 
 from dispatcher.operations import lag_board, metrics, table_lag
-from dispatcher.operations.grafana import FIRST_ACTION
+from dispatcher.operations.metrics import FIRST_ACTION
 from dispatcher.records import metrics_samples as samples
 from dispatcher.service import ServiceSettings
 from infra.dispatcher_environment import metrics_namespace

@@ -18,7 +18,8 @@ import pytest
 
 from compactor import DeltaCatalog
 from compactor.model.clock import SystemClock
-from dispatcher.operations import grafana
+from dispatcher.operations.metrics import FIRST_ACTION
+from tests.pages import grafana
 from tests.servers import REGION, aws_environment, free_ports, moto_server
 from tests.waiting import wait_until
 
@@ -76,10 +77,10 @@ CASES: dict[str, tuple[dict[str, str], dict[int, list[dict[str, str]]]]] = {
 }
 
 
-@pytest.mark.parametrize("name", grafana.FIRST_ACTION)
+@pytest.mark.parametrize("name", FIRST_ACTION)
 def test_a_rule_fires_and_resolves(name: str, tmp_path: Path) -> None:
     series, expected = CASES[name]
-    summary = grafana.FIRST_ACTION[name]
+    summary = FIRST_ACTION[name]
     test = {
         "interval": "1m",
         "input_series": [{"series": each, "values": values} for each, values in series.items()],

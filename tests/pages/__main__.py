@@ -5,8 +5,7 @@ python -m tests.pages
 
 from __future__ import annotations
 
-from dispatcher.operations import grafana
-from tests.pages import paper_figures, speed
+from tests.pages import grafana, paper_figures, speed
 from tests.pages.reference import GENERATED
 from tests.pages.sources import DOCS, ROOT, write
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dispatcher.operations import grafana, lag_board, metrics, table_lag
+from dispatcher.operations import lag_board, metrics, table_lag
 from dispatcher.operations.metrics import prometheus_name
 from dispatcher.records import metrics_samples
 from dispatcher.records.metrics_samples import Metric
+from tests.pages import grafana
 
 ROOT = Path(__file__).parents[3]
 QUERIES = [query for panel in grafana.panels() for query, _ in panel.queries]
@@ -57,6 +58,6 @@ def test_panels_have_their_places_and_ask_questions() -> None:
 
 def test_each_rule_says_what_to_do_first() -> None:
     (group,) = yaml.safe_load(grafana.rule_file())["groups"]
-    assert [rule["alert"] for rule in group["rules"]] == [f"Lithify{name}" for name in grafana.FIRST_ACTION]
+    assert [rule["alert"] for rule in group["rules"]] == [f"Lithify{name}" for name in metrics.FIRST_ACTION]
     for rule in group["rules"]:
         assert "`" in rule["annotations"]["summary"] or "log" in rule["annotations"]["summary"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dispatcher.operations import lag_board, metrics, table_lag
-from dispatcher.operations.metrics import prometheus_name
+from dispatcher.operations.metrics import FIRST_ACTION, prometheus_name
 from dispatcher.records import metrics_samples as own
 from dispatcher.records.metrics_samples import Metric
 
@@ -16,17 +16,6 @@ RATE_INTERVAL = "$__rate_interval"
 """The interval of a rate: Grafana writes the panel's own here."""
 
 KEEPER_SILENT_SECONDS = 600
-
-FIRST_ACTION = {
-    "TableLate": (
-        "A table's oldest row has been waiting for longer than its policy allows: `lithify report tables` says which, "
-        "`lithify keeper plan` why it is not compacted"
-    ),
-    "JobRunFailed": "A job run has failed: `lithify report runs` says which, `lithify status ID` why",
-    "KeeperSilent": "No keeper looks at the tables: nothing is compacted or collected. Its log says why",
-    "KeeperFails": "The keeper fails for a table, or does not reach a service: its `/ready` and its log say what",
-}
-"""What each alarm means, and what to do first."""
 
 
 @dataclass(frozen=True)
