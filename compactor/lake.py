@@ -347,12 +347,6 @@ class DeltaCatalog(tables.DeltaCatalog):
     def table(self, table_id: str) -> Table:
         return _readable(super().table(table_id))
 
-    def table_like(self, table_id: str, like: tables.Table) -> Table:
-        return _readable(super().table_like(table_id, like))
-
-    def create_table_like(self, table_id: str, like: tables.Table) -> Table:
-        return _readable(super().create_table_like(table_id, like))
-
     def _new_table(self, definition: TableDefinition) -> Table:
         return Table(self.store, definition, self._clock)
 
