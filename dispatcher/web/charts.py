@@ -120,8 +120,7 @@ def _bars(
         title = f"{what}: {seconds_words(max(to_ms - from_ms, 0) / 1000)}"
         return Bar(x(from_ms), max(round(x(to_ms) - x(from_ms), 2), _WIDTH_MIN), kind, title)
 
-    is_whole = not attempts or attempts[0].number == 1
-    waits_from_ms: float = begin_ms if is_whole else attempts[0].launching_at_ms
+    waits_from_ms: float = begin_ms if not attempts or attempts[0].number == 1 else attempts[0].launching_at_ms
     for attempt in attempts:
         if attempt.launching_at_ms > waits_from_ms:
             yield bar(waits_from_ms, attempt.launching_at_ms, "waiting", "waiting")

@@ -130,8 +130,7 @@ class IcebergRestCatalog:
                 message = f"there is no warehouse {warehouse}: leave it out, or name the lake of this server: {known}"
                 raise _Refused(HTTPStatus.NOT_FOUND, "NoSuchWarehouseException", message)
             overrides["prefix"] = self.prefix
-        settings: JsonValue = file_settings(lake.location)
-        return _json({"defaults": settings, "overrides": overrides, "endpoints": list(ENDPOINTS)})
+        return _json({"defaults": file_settings(lake.location), "overrides": overrides, "endpoints": list(ENDPOINTS)})
 
     def _below_namespaces(self, parts: Sequence[str], request: Request) -> Answer:
         match parts:

@@ -132,11 +132,8 @@ class Renderer:
 
     @staticmethod
     def problem(status: int, reason: str) -> str:
-        return (
-            _environment()
-            .get_template("problem.html")
-            .render(status=status, reason=reason, name="", reading=None, beside=(), feed=None)
-        )
+        template = _environment().get_template("problem.html")
+        return template.render(status=status, reason=reason, name="", reading=None, beside=(), feed=None)
 
     def _render(self, name: str, reading: Reading[Any], beside: Sequence[Reading[Any]] = (), **values: object) -> str:
         """`beside`: readings that the page needs less than its own."""

@@ -128,12 +128,10 @@ class CountedStore:
         return self._store.read_range(key, start, length)
 
     def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectEntry]:
-        self._count()
-        return self._store.list(prefix, start_after)
+        return self._paged(self._store.list(prefix, start_after))
 
     def list_folders(self, prefix: str) -> Iterator[str]:
-        self._count()
-        return self._store.list_folders(prefix)
+        return self._paged(self._store.list_folders(prefix))
 
     def unfinished(self) -> Iterator[UnfinishedWrite]:
         self._count()
@@ -160,6 +158,14 @@ class CountedStore:
             self._kept[key] = body
             while self._kept_bytes > KEPT_BYTES_MAX:
                 self._kept_bytes -= len(self._kept.pop(next(iter(self._kept))))
+
+    def _paged(self, listed: Iterator[ValueT]) -> Iterator[ValueT]:
+        """A listing is a request for each 1,000 names on S3."""
+        self._count()
+        for number, each in enumerate(listed, 1):
+            if number % 1_000 == 0:
+                self._count()
+            yield each
 
     def _count(self) -> None:
         with self._lock:

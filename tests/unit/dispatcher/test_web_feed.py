@@ -234,6 +234,17 @@ def test_a_reading_that_nobody_else_is_beside_has_all_requests() -> None:
     assert costly.counts["history"] * 9 == pytest.approx(1_200 * RATE, rel=0.1)
 
 
+def test_a_listing_of_many_names_is_as_many_requests_as_s3_has_pages_of_it() -> None:
+    store = MemoryStore(ManualClock())
+    for number in range(2_500):
+        store.put_if_absent(f"job_runs/{number}/log/1", b"x")
+    counted = CountedStore(store)
+    assert len(list(counted.list("job_runs/"))) == len(list(counted.list_folders("job_runs/"))) == 2_500
+    assert counted.requests == 3 + 3
+    assert list(counted.list("none/")) == []
+    assert counted.requests == 7
+
+
 def test_what_never_changes_is_asked_for_once_and_what_is_kept_of_it_is_bounded() -> None:
     store = MemoryStore(ManualClock())
     entries = [f"job_runs/run/log/{number:020}.json" for number in range(1, 21)]
