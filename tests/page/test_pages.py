@@ -188,7 +188,9 @@ def test_a_page_says_since_when_the_server_is_away(browser: Browser, demo: Demo)
     with serving(demo) as server, opened(browser, server.url) as page:
         page.goto(f"{server.url}/")
         server.process.kill()
-        page.get_by_text("the server does not answer").wait_for(timeout=3 * LOOK_SECONDS * 1_000)
+        away = page.get_by_text("the server does not answer")
+        away.wait_for(timeout=3 * LOOK_SECONDS * 1_000)
+        assert re.search(r"from before .*UTC\)?: the server", away.inner_text())
         assert JOB_RUN in page.locator("main").inner_text()
 
 

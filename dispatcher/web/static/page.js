@@ -12,11 +12,13 @@ function localTimes() {
   for (const each of document.querySelectorAll("time")) {
     if (!each.title) {
       each.title = each.textContent;
-      const at = new Date(each.dateTime);
-      const utc = at.getTimezoneOffset() === 0 ? "UTC" : `(${at.toISOString().slice(11, 16)} UTC)`;
-      each.textContent = `${at.toLocaleString()} ${utc}`;
+      each.textContent = localText(new Date(each.dateTime));
     }
   }
+}
+
+function localText(at) {
+  return `${at.toLocaleString()} ${at.getTimezoneOffset() === 0 ? "UTC" : `(${at.toISOString().slice(11, 16)} UTC)`}`;
 }
 
 function plotSize(holder) {
@@ -42,7 +44,7 @@ function lagPlot() {
 
 function isAway(reason) {
   awaySince = awaySince || new Date();
-  away.textContent = `This page is from before ${awaySince.toLocaleString()}: ${reason}`;
+  away.textContent = `This page is from before ${localText(awaySince)}: ${reason}`;
   away.hidden = false;
 }
 
