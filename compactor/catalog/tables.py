@@ -14,12 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from compactor.catalog import appending
-from compactor.catalog.definition import (
-    TableAction,
-    TableDefinition,
-    define_table,
-    set_properties,
-)
+from compactor.catalog.definition import TableAction, TableDefinition, define_table, set_properties
 from compactor.catalog.drop_marks import dropped_partitions
 from compactor.catalog.dropping import (
     DefinitionLog,
@@ -31,12 +26,7 @@ from compactor.catalog.dropping import (
 from compactor.catalog.keys import NAME_IN_STREAM_BYTES_MAX, DroppedTable, TableFolder
 from compactor.catalog.lost_streams import FirstStream, refuse_lost
 from compactor.catalog.news import partitions_with_news
-from compactor.catalog.properties import (
-    TableProperties,
-    TableState,
-    packages_missing,
-    partitioning_of,
-)
+from compactor.catalog.properties import TableProperties, TableState, packages_missing, partitioning_of
 from compactor.catalog.property_checks import (
     check_keys_of_index,
     check_publishable,

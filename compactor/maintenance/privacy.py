@@ -17,7 +17,6 @@ The table, its source, and all that it is compacted into are searched. `lithify 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Self, TypeAlias, TypeVar
 
 import numpy as np
@@ -40,7 +39,7 @@ from compactor.catalog.keys import (
     is_open_file,
     partition_hash,
 )
-from compactor.catalog.snapshot import CompactedStream, StreamSnapshot
+from compactor.catalog.snapshot import StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import DeltaCatalog, Table
 from compactor.index.deletion_vectors import read_dead_rows
@@ -53,24 +52,29 @@ from compactor.log.durable_log import Entry
 from compactor.log.keys import EntryObject, ListsObject
 from compactor.maintenance.garbage import DATA_KEYS, paths_of_snapshot
 from compactor.maintenance.retirement import retention_of
-from compactor.model.arrow_types import decoded_type
+from compactor.maintenance.searched_key import (
+    KeyValues,
+    SearchedKey,
+    compacted_or_dropped,
+    key_columns_of,
+    key_schema_of,
+    may_have,
+    searched_key,
+)
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Invalid
-from compactor.model.files import ColumnStats, DataFile, Scalar
+from compactor.model.files import DataFile
 from compactor.model.names import ContentType, PartitionValues
 from compactor.planning.spec import Partition
 from compactor.publishing.keys import IcebergFolder
 from compactor.publishing.publication import published_bounds
 from compactor.publishing.published_bounds import PublishedBounds, PublishedObject
-from compactor.schemas.unify import parse_schema
 from compactor.storage.keys import encode_partition, parse_any
 from compactor.storage.object_store import ObjectEntry, ObjectStore, UnfinishedWrite
 from compactor.tabular import TabularFile, read_batches, read_table
-from compactor.tabular.bounds import RunningStats
 
 FoundT = TypeVar("FoundT")
-KeyValues: TypeAlias = Mapping[str, object]
 
 
 class Holder(Document):
@@ -100,20 +104,6 @@ class PrivacyProof(Document):
     columns: tuple[str, ...] | None
     searched_objects: int
     holders: tuple[Holder, ...]
-
-
-@dataclass(frozen=True)
-class _Key:
-    """The key in the forms of files, index and logs. `bounds`: its values as bounds, if their types have any."""
-
-    columns: tuple[str, ...]
-    schema: pa.Schema
-    digests: npt.NDArray[np.uint32]
-    bounds: Mapping[str, Scalar]
-
-    @property
-    def digest(self) -> bytes:
-        return self.digests.byteswap().tobytes()
 
 
 @dataclass(frozen=True)
@@ -212,8 +202,8 @@ class _Prover:
 
     def prove(self, partition: PartitionValues, schema: pa.Schema, keys: Sequence[KeyValues]) -> list[PrivacyProof]:
         tables = _related(self.lake, self.lake.table_even_dropped(self.table_id), partition)
-        is_known = _key_columns(tables, partition) is not None
-        wanted = [_key(schema, key, is_known=is_known) for key in keys]
+        is_known = key_columns_of(tables, partition) is not None
+        wanted = [searched_key(schema, key, is_known=is_known) for key in keys]
         if len({key.columns for key in wanted}) > 1:
             raise Invalid("the keys have different columns: give the same ones for each")
         private = sorted({name for table in tables for name in table.properties.private_columns})
@@ -259,7 +249,7 @@ class _StreamSearch:
         self,
         of_table: _TableObjects,
         partition: PartitionValues,
-        keys: Sequence[_Key],
+        keys: Sequence[SearchedKey],
         private: Sequence[str],
         clock: Clock,
     ) -> None:
@@ -473,7 +463,7 @@ class _StreamSearch:
             if name in self._key.columns:
                 if self._key.bounds.get(name) in given:
                     found.append(name)
-            elif given and (not self._private or name in self._private) and _may_have(file, self._key):
+            elif given and (not self._private or name in self._private) and may_have(file, self._key):
                 found.append(name)
         return found
 
@@ -512,7 +502,7 @@ def _related(lake: DeltaCatalog, table: Table, partition: PartitionValues) -> tu
     compacted_from: dict[str, str] = {}
     for each in _every_table(lake):
         if each.partition_keys == table.partition_keys:
-            compacted = _compacted_or_dropped(each.stream(partition))
+            compacted = compacted_or_dropped(each.stream(partition))
             if compacted is not None:
                 compacted_from[each.table_id] = compacted.source_table_id
     found, grown = {table.table_id}, True
@@ -531,94 +521,9 @@ def _every_table(lake: DeltaCatalog) -> Iterator[Table]:
             yield lake.table_even_dropped(table_id)
 
 
-def _compacted_or_dropped(stream: PartitionStream) -> CompactedStream | None:
-    """The compacted side; of a dropped partition, the one that was dropped."""
-    at = stream.load()
-    number = at.entry_number
-    while at.state.is_dropped and number > 1:
-        number -= 1
-        at = stream.load(as_of=number)
-    return at.state.compacted
-
-
 def key_schema(lake: DeltaCatalog, table_id: str, partition: PartitionValues) -> pa.Schema:
     """The key columns of a table with their types; all columns if its key is unknown."""
-    return _key_schema(_related(lake, lake.table_even_dropped(table_id), partition), partition)
-
-
-def _key_schema(tables: Sequence[Table], partition: PartitionValues) -> pa.Schema:
-    """The key columns with their types, from the first table that has them."""
-    columns = _key_columns(tables, partition)
-    if columns == ():
-        raise Invalid(
-            f"{tables[0].table_id} has no key (primary_keys is empty), so no row can be deleted or searched by one: "
-            "its rows leave with their partition (lithify table drop)"
-        )
-    for table in tables:
-        known = _known_schema(table, partition)
-        names = known.names if columns is None else columns
-        if names and set(names) <= set(known.names):
-            return pa.schema([pa.field(name, decoded_type(known.field(name).type)) for name in sorted(names)])
-    raise Invalid(f"{tables[0].table_id} has no rows here, so that the types of its key are not known")
-
-
-def _known_schema(table: Table, partition: PartitionValues) -> pa.Schema:
-    stream = table.stream(partition)
-    compacted = _compacted_or_dropped(stream)
-    if stream.load().state.is_dropped and compacted is not None:
-        return parse_schema(compacted.last_round.compacted_schema)
-    return table.known_schema([partition])
-
-
-def _key_columns(tables: Sequence[Table], partition: PartitionValues) -> tuple[str, ...] | None:
-    """None: no property has them, and nothing was compacted."""
-    for table in tables:
-        compacted = _compacted_or_dropped(table.stream(partition))
-        own = table.properties.primary_keys
-        found = own if own is not None else (compacted.primary_keys if compacted is not None else None)
-        if found is not None:
-            return found
-    return None
-
-
-def _key(schema: pa.Schema, key: KeyValues, *, is_known: bool) -> _Key:
-    """Raises `Invalid` for a key with other columns than the table's, or values of other types."""
-    columns = tuple(sorted(key))
-    if not key or not set(key) <= set(schema.names) or (is_known and set(key) != set(schema.names)):
-        raise Invalid(f"the key has columns {list(columns)}, but the table's key is {', '.join(schema.names)}")
-    types = pa.schema([schema.field(name) for name in columns])
-    try:
-        row = pa.table({name: pa.array([key[name]], types.field(name).type) for name in columns}, schema=types)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise Invalid(f"the key does not have the types of its columns: {error}") from error
-    digests = digest_keys([canonical_column(name, row.column(name)) for name in columns], 1)
-    return _Key(columns, types, digests, _bounds_of(row))
-
-
-def _bounds_of(row: pa.Table) -> dict[str, Scalar]:
-    """The values in the log's form of bounds, without those of types that have no bounds."""
-    running = RunningStats(row.schema)
-    running.add(row)
-    found = {name: stats.min_value for name, stats in running.column_stats().items()}
-    for name in row.schema.names:
-        value = row.column(name)[0].as_py()
-        if isinstance(value, str | float):
-            found[name] = value
-        elif isinstance(value, Decimal):
-            found[name] = f"{value:f}"
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _may_have(file: DataFile, key: _Key) -> bool:
-    """Whether the key is within the bounds of the file's key columns. Missing bounds exclude nothing."""
-    return all(_is_within(value, file.columns.get(name, ColumnStats())) for name, value in key.bounds.items())
-
-
-def _is_within(value: Scalar, stats: ColumnStats) -> bool:
-    least, greatest = stats.min_value, stats.max_value
-    if isinstance(value, int) and isinstance(least, int) and isinstance(greatest, int):
-        return least <= value <= greatest
-    return True  # a text bound may be a date or a number, which have another order
+    return key_schema_of(_related(lake, lake.table_even_dropped(table_id), partition), partition)
 
 
 def _kind(path: DeltaFilePath | CompactedFilePath | OpenFilePath | IndexFilePath) -> str:
@@ -637,7 +542,9 @@ def _checkpoint_number(key: str) -> int | None:
     return int(name[:20]) if name.endswith(".parquet") and name[:20].isdecimal() else None
 
 
-def _rows_of_keys(stream: PartitionStream, file: TabularFile, keys: Sequence[_Key]) -> dict[int, npt.NDArray[np.int64]]:
+def _rows_of_keys(
+    stream: PartitionStream, file: TabularFile, keys: Sequence[SearchedKey]
+) -> dict[int, npt.NDArray[np.int64]]:
     """Indices of the rows that have the keys, by the key's number. Raises `Invalid` if a key column is missing."""
     first_key, found = keys[0], dict[int, list[npt.NDArray[np.int64]]]()
     starts = np.array([key.digests[0, 0] for key in keys])
@@ -657,7 +564,9 @@ def _rows_of_keys(stream: PartitionStream, file: TabularFile, keys: Sequence[_Ke
     return {number: np.concatenate(rows) for number, rows in found.items()}
 
 
-def _file_numbers_of_keys(stream: PartitionStream, uri: str, keys: Sequence[_Key]) -> dict[int, npt.NDArray[np.int64]]:
+def _file_numbers_of_keys(
+    stream: PartitionStream, uri: str, keys: Sequence[SearchedKey]
+) -> dict[int, npt.NDArray[np.int64]]:
     """Of the keys' index rows, by the key's number: where the row is, or that it is deleted."""
     rows = read_table(stream.location, TabularFile(uri, ContentType.FEATHER), ["digest", "file_number"])
     digests = rows.column("digest")

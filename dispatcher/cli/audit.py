@@ -9,7 +9,8 @@ import typer
 from compactor.catalog.stream import PartitionStream
 from compactor.lake import DeltaCatalog
 from compactor.log_context import be_verbose
-from compactor.maintenance.privacy import KeyValues, PrivacyProof, prove_partitions
+from compactor.maintenance.privacy import PrivacyProof, prove_partitions
+from compactor.maintenance.searched_key import KeyValues
 from compactor.maintenance.verify import verify
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Corrupt, Invalid

@@ -24,6 +24,9 @@ from compactor.storage.object_store import ObjectEntry, ObjectStore, UnfinishedW
 from dispatcher.records.keys import HistoryFile
 from dispatcher.records.pauses import Pause
 
+ActionT = TypeVar("ActionT")
+ValueT = TypeVar("ValueT")
+
 
 @dataclass(frozen=True)
 class Commands:
@@ -182,9 +185,6 @@ READINGS_KEPT = 256
 
 ENTRIES_MAX = 400
 """Entries of a log that are shown, the latest: a page of them can be read."""
-
-ActionT = TypeVar("ActionT")
-ValueT = TypeVar("ValueT")
 
 
 class Rank(IntEnum):
