@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from importlib.util import find_spec
+from math import inf
 from typing import TYPE_CHECKING, Annotated, get_args
 
 from pydantic import Field, ValidationError
@@ -406,6 +407,11 @@ def contradictions(
         by_files = [name for name in ("small_files", "small_file_share") if getattr(properties.compact_when, name)]
         if by_files and not properties.merge_small_files:
             yield f"compact_when.{by_files[0]} waits for small files, and merge_small_files is 0: none is ever merged"
+        elif (few := properties.compact_when.small_files or inf) < (merged := properties.merge_small_files):
+            yield (
+                f"compact_when.small_files is {few}, and a compaction merges none before there are {merged}: set "
+                "merge_small_files to the same"
+            )
     content_type = properties.compacted_file_content_type
     if content_type in NOT_WRITTEN:
         written = ", ".join(each for each in ContentType if each not in NOT_WRITTEN)

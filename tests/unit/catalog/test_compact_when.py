@@ -109,6 +109,10 @@ def test_a_bound_of_small_files_is_refused_where_none_is_merged(orders: Table, b
     orders.set_properties({"compact_when": bound})
     with pytest.raises(Invalid, match="merge_small_files is 0"):
         orders.set_properties({"merge_small_files": 0})
+    few = {"compact_when": {"small_files": 5}}
+    with pytest.raises(Invalid, match="small_files is 5, and a compaction merges none before there are 8: set merge"):
+        orders.set_properties(few)
+    orders.set_properties({**few, "merge_small_files": 5})
 
 
 def test_a_session_takes_as_long_as_its_plan_says() -> None:
