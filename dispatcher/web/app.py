@@ -209,7 +209,7 @@ def _add_api(app: FastAPI, readings: Readings, feed: EventsFeed | None) -> None:
     def now() -> dict[str, Any]:
         """Open job runs and the last ones that have ended, pauses, signs of life, and what is wrong, by urgency."""
         reading = readings.now()
-        troubles = troubles_of(reading.value, readings.commands, reading.at_ms)
+        troubles = troubles_of(reading.value, readings.commands, reading.silence_at_ms(readings.now_ms()))
         return _as_read(
             reading,
             {

@@ -65,8 +65,9 @@ class Renderer:
         match name:
             case "now":
                 reading = self._readings.now()
-                troubles = troubles_of(reading.value, self._readings.commands, reading.at_ms)
-                return self._render(name, reading, troubles=troubles)
+                silence_at_ms = reading.silence_at_ms(self._readings.now_ms())
+                troubles = troubles_of(reading.value, self._readings.commands, silence_at_ms)
+                return self._render(name, reading, troubles=troubles, silence_at_ms=silence_at_ms)
             case "tables":
                 return self._render(name, self._readings.tables())
             case "history":

@@ -178,6 +178,9 @@ class CountedStore:
 SECONDS_MIN = 2.0
 """Age up to which a reading is new, if it takes few requests."""
 
+NEXT_READING_MS = 20_000
+"""From a reading of what is open now to the next one, while somebody looks (see `SharedReadings`)."""
+
 WATCHED_SECONDS = 60.0
 """Time without a viewer after which the next one waits until it is read."""
 
@@ -211,6 +214,10 @@ class Reading(Generic[ValueT]):
     at_ms: int
     failure: str | None = None
     since_ms: int | None = None
+
+    def silence_at_ms(self, now_ms: int) -> int:
+        """The time at which signs of life are judged: now, unless there should be a newer reading by now."""
+        return self.at_ms if self.failure is not None else min(now_ms, self.at_ms + NEXT_READING_MS)
 
 
 @dataclass

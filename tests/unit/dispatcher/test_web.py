@@ -8,6 +8,7 @@ import re
 import shlex
 import threading
 from collections.abc import Iterator, MutableMapping
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -32,7 +33,7 @@ from dispatcher.web.charts import seconds_words
 from dispatcher.web.job_run_course import attempts_of
 from dispatcher.web.readings import STATE_REQUESTS_A_SECOND, Now
 from dispatcher.web.rendering import PAGES, Renderer
-from dispatcher.web.shared import Reading
+from dispatcher.web.shared import NEXT_READING_MS, Reading
 from launcher.outcomes import NothingToDo
 from launcher.spark_job import ClusterReference
 from tests.fakes.dispatch_desk import TABLE
@@ -390,6 +391,13 @@ def test_a_store_that_is_away_leaves_the_page_with_since_when(served: Served) ->
     served.state.heal()
     served.clock.sleep(3_600.0)
     assert "can be read since" not in served.page("/")
+
+
+def test_silence_is_judged_now_unless_what_was_read_is_too_old_to_say() -> None:
+    reading = Reading(None, 1_000)
+    assert reading.silence_at_ms(5_000) == 5_000
+    assert reading.silence_at_ms(600_000) == 1_000 + NEXT_READING_MS
+    assert replace(reading, failure="the store is away").silence_at_ms(5_000) == 1_000
 
 
 def test_a_day_that_cannot_be_read_is_a_trouble_and_no_open_job_run(served: Served) -> None:
