@@ -99,7 +99,7 @@ def test_readers_see_the_files_of_an_incremental_run(tmp_path: Path, max_dead_ro
 
 
 @pytest.mark.spark
-@pytest.mark.long
+@pytest.mark.release
 def test_the_quick_benchmark_runs_everybody_and_says_who_won(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
