@@ -85,7 +85,7 @@ test: $(INSTALLED) $(MINISTACK)/.installed  ## develop: the tests (ARGS="-k name
 test-long: $(INSTALLED) $(MINISTACK)/.installed  ## develop: tests of more than half a minute each: archives, images, standalone Spark, demos on S3
 	@$(BIN)/python -m pytest -n 2 $(BY_FILE) -m "long and not kills" --ignore tests/roles $(ARGS)
 
-test-release: $(INSTALLED) $(MINISTACK)/.installed  ## release: what a change can do without: many minutes of kills, simulations broken on purpose, the quick benchmark, five times the examples
+test-release: $(INSTALLED) $(MINISTACK)/.installed  ## release: what a change can do without: many minutes of kills, simulations broken on purpose, the quick benchmark, many times the examples
 	@$(BIN)/python -m pytest -n 2 $(BY_FILE) -m release $(ARGS)
 	@HYPOTHESIS_PROFILE=dev $(BIN)/python -m pytest -n 2 $(BY_FILE) tests/properties $(ARGS)
 

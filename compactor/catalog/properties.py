@@ -404,14 +404,7 @@ def contradictions(
     yield from _wrong_arrivals(properties, schema)
     if properties.compact_when is not None:
         yield from contradictions_of(properties.compact_when, properties.primary_keys)
-        by_files = [name for name in ("small_files", "small_file_share") if getattr(properties.compact_when, name)]
-        if by_files and not properties.merge_small_files:
-            yield f"compact_when.{by_files[0]} waits for small files, and merge_small_files is 0: none is ever merged"
-        elif (few := properties.compact_when.small_files or inf) < (merged := properties.merge_small_files):
-            yield (
-                f"compact_when.small_files is {few}, and a compaction merges none before there are {merged}: set "
-                "merge_small_files to the same"
-            )
+        yield from _wrong_small_files(properties.compact_when, properties.merge_small_files)
     content_type = properties.compacted_file_content_type
     if content_type in NOT_WRITTEN:
         written = ", ".join(each for each in ContentType if each not in NOT_WRITTEN)
@@ -441,6 +434,20 @@ def value_of_text(name: str, text: str) -> object:
 
 def _takes_numbers(annotation: object) -> bool:
     return annotation is int or any(_takes_numbers(each) for each in get_args(annotation))
+
+
+def _wrong_small_files(policy: CompactWhen, merged: int) -> Iterator[str]:
+    """
+    Args:
+        merged: `merge_small_files`"""
+    by_files = [name for name in ("small_files", "small_file_share") if getattr(policy, name)]
+    if by_files and not merged:
+        yield f"compact_when.{by_files[0]} waits for small files, and merge_small_files is 0: none is ever merged"
+    elif (few := policy.small_files or inf) < merged:
+        yield (
+            f"compact_when.small_files is {few}, and a compaction merges none before there are {merged}: set "
+            "merge_small_files to the same"
+        )
 
 
 def _wrong_privacy(properties: TableProperties, partition_keys: Sequence[str]) -> Iterator[str]:

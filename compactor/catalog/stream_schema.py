@@ -192,6 +192,10 @@ class TimesOutOfRange:
         )
 
 
+def nanosecond_columns(schema: pa.Schema) -> list[str]:
+    return [each.name for each in schema if pa.types.is_timestamp(each.type) and each.type.unit == "ns"]
+
+
 def times_out_of_range(
     files: Iterable[DataFile], held: Sequence[pa.Schema], schema: pa.Schema
 ) -> Iterator[TimesOutOfRange]:
@@ -200,7 +204,7 @@ def times_out_of_range(
 
     Args:
         held: the schemas of the files' rows"""
-    for name in (each.name for each in schema if pa.types.is_timestamp(each.type) and each.type.unit == "ns"):
+    for name in nanosecond_columns(schema):
         kinds = (each.field(name).type for each in held if each.get_field_index(name) >= 0)
         coarse = next((kind for kind in kinds if pa.types.is_timestamp(kind) and kind.unit != "ns"), None)
         for file in () if coarse is None else files:

@@ -135,7 +135,7 @@ def prove_many(
 ) -> list[PrivacyProof]:
     """A proof for each key, in order. Every object of the partition is read once. Raises `Invalid` for keys with other
     columns than the table's, or with different ones."""
-    return prove_partitions(lake, table_id, [partition], lambda _: keys, clock)
+    return [proof for _, proof in prove_partitions(lake, table_id, [partition], lambda _: keys, clock)]
 
 
 def prove_partitions(
@@ -144,26 +144,39 @@ def prove_partitions(
     partitions: Sequence[PartitionValues],
     keys_of: Callable[[pa.Schema], Sequence[KeyValues]],
     clock: Clock,
-) -> list[PrivacyProof]:
-    """`prove_many` over all these partitions together. One that has no rows takes the types of the first that has.
+) -> list[tuple[KeyValues, PrivacyProof]]:
+    """`prove_many` over all these partitions together, with each key. A partition that has no rows takes the types of
+    the first that has.
 
     Args:
         keys_of: the keys in the types of these columns"""
-    schemas: list[pa.Schema | None] = []
-    for partition in partitions:
+    table = lake.table_even_dropped(table_id)
+    searched = [(partition, _related(lake, table, partition)) for partition in partitions]
+    found: dict[str, _TableObjects] = {}
+    proofs: list[list[PrivacyProof]] = []
+    for (partition, tables), schema in zip(searched, _schemas(searched), strict=True):
+        for each in tables:
+            if each.table_id not in found:
+                found[each.table_id] = _TableObjects.of(lake, each, clock)
+        keys = keys_of(schema)
+        proofs.append(_prove(partition, [found[each.table_id] for each in tables], schema, keys, clock))
+    of_tables = sum(each.count for each in found.values())
+    return [(key, _together(of_key, of_tables)) for key, *of_key in zip(keys, *proofs, strict=True)]
+
+
+def _schemas(searched: Sequence[tuple[PartitionValues, Sequence[Table]]]) -> list[pa.Schema]:
+    """The key columns in each partition. Raises `Invalid` if they are known in none."""
+    found: list[pa.Schema | None] = []
+    for partition, tables in searched:
         try:
-            schemas.append(key_schema(lake, table_id, partition))
+            found.append(key_schema_of(tables, partition))
         except Invalid as error:
-            schemas.append(None)
+            found.append(None)
             refused = error
-    first = next((each for each in schemas if each is not None), None)
+    first = next((each for each in found if each is not None), None)
     if first is None:
         raise refused
-    prover, proofs = _Prover(lake, table_id, clock, {}), []
-    for partition, own in zip(partitions, schemas, strict=True):
-        schema = first if own is None else own
-        proofs.append(prover.prove(partition, schema, keys_of(schema)))
-    return [_together(of_key) for of_key in zip(*proofs, strict=True)]
+    return [first if each is None else each for each in found]
 
 
 @dataclass(frozen=True)
@@ -188,56 +201,43 @@ class _TableObjects:
         return len(self.published_objects) + len(self.unfinished)
 
 
-@dataclass(frozen=True)
-class _Prover:
-    """Proves partitions one after the other, and reads what belongs to a whole table once.
-
-    Attributes:
-        found: of the tables that were searched before; their objects are counted there"""
-
-    lake: DeltaCatalog
-    table_id: str
-    clock: Clock
-    found: dict[str, _TableObjects]
-
-    def prove(self, partition: PartitionValues, schema: pa.Schema, keys: Sequence[KeyValues]) -> list[PrivacyProof]:
-        tables = _related(self.lake, self.lake.table_even_dropped(self.table_id), partition)
-        is_known = key_columns_of(tables, partition) is not None
-        wanted = [searched_key(schema, key, is_known=is_known) for key in keys]
-        if len({key.columns for key in wanted}) > 1:
-            raise Invalid("the keys have different columns: give the same ones for each")
-        private = sorted({name for table in tables for name in table.properties.private_columns})
-        unseen = [table for table in tables if table.table_id not in self.found]
-        for table in unseen:
-            self.found[table.table_id] = _TableObjects.of(self.lake, table, self.clock)
-        searches = [
-            _StreamSearch(self.found[table.table_id], partition, wanted, private, self.clock) for table in tables
-        ]
-        of_tables = sum(self.found[table.table_id].count for table in unseen)
-        return [
-            PrivacyProof(
-                partition=dict(partition),
-                tables=tuple(table.table_id for table in tables),
-                columns=tuple(dict.fromkeys((*key.columns, *private))) if private else None,
-                searched_objects=of_tables + sum(search.searched for search in searches),
-                holders=tuple(holder for search in searches for holder in search.holders(number)),
-            )
-            for number, key in enumerate(wanted)
-        ]
+def _prove(
+    partition: PartitionValues,
+    objects: Sequence[_TableObjects],
+    schema: pa.Schema,
+    keys: Sequence[KeyValues],
+    clock: Clock,
+) -> list[PrivacyProof]:
+    """Without counting what belongs to whole tables."""
+    tables = [each.table for each in objects]
+    is_known = key_columns_of(tables, partition) is not None
+    wanted = [searched_key(schema, key, is_known=is_known) for key in keys]
+    if len({key.columns for key in wanted}) > 1:
+        raise Invalid("the keys have different columns: give the same ones for each")
+    private = sorted({name for table in tables for name in table.properties.private_columns})
+    searches = [_StreamSearch(each, partition, wanted, private, clock) for each in objects]
+    return [
+        PrivacyProof(
+            partition=dict(partition),
+            tables=tuple(table.table_id for table in tables),
+            columns=tuple(dict.fromkeys((*key.columns, *private))) if private else None,
+            searched_objects=sum(search.searched for search in searches),
+            holders=tuple(holder for search in searches for holder in search.holders(number)),
+        )
+        for number, key in enumerate(wanted)
+    ]
 
 
-def _together(proofs: Sequence[PrivacyProof]) -> PrivacyProof:
-    """Of one key in several partitions. What belongs to the whole table is named once."""
-    if len(proofs) == 1:
-        return proofs[0]
+def _together(proofs: Sequence[PrivacyProof], of_tables: int) -> PrivacyProof:
+    """Of one key in all partitions. What belongs to a whole table is named once."""
     columns = [each.columns for each in proofs if each.columns is not None]
     return PrivacyProof(
-        partition=None,
+        partition=proofs[0].partition if len(proofs) == 1 else None,
         tables=tuple(dict.fromkeys(table_id for proof in proofs for table_id in proof.tables)),
         columns=tuple(dict.fromkeys(name for each in columns for name in each))
         if len(columns) == len(proofs)
         else None,
-        searched_objects=sum(proof.searched_objects for proof in proofs),
+        searched_objects=of_tables + sum(proof.searched_objects for proof in proofs),
         holders=tuple(dict.fromkeys(holder for proof in proofs for holder in proof.holders)),
     )
 
@@ -519,11 +519,6 @@ def _every_table(lake: DeltaCatalog) -> Iterator[Table]:
     for table_id in (*lake.tables(), *lake.dropped_tables()):
         with suppress(Invalid):
             yield lake.table_even_dropped(table_id)
-
-
-def key_schema(lake: DeltaCatalog, table_id: str, partition: PartitionValues) -> pa.Schema:
-    """The key columns of a table with their types; all columns if its key is unknown."""
-    return key_schema_of(_related(lake, lake.table_even_dropped(table_id), partition), partition)
 
 
 def _kind(path: DeltaFilePath | CompactedFilePath | OpenFilePath | IndexFilePath) -> str:

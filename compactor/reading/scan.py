@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.catalog.stream import PartitionStream
-from compactor.catalog.stream_schema import times_out_of_range
+from compactor.catalog.stream_schema import nanosecond_columns, times_out_of_range
 from compactor.model.errors import Invalid, refuse_if
 from compactor.model.names import PartitionValues, counted
 from compactor.reading.excluded import (
@@ -235,7 +235,10 @@ def _unified(named: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
 
 def _refuse_times_out_of_range(parts: Iterable[ScanPart], read: Iterable[ScanFile], fields: Iterable[pa.Field]) -> None:
     """`append` compares a delta with its own stream; two streams may differ."""
-    schema = pa.schema({each.name: each for each in fields}.values())
+    read_fields = {each.name: each for each in fields}
+    schema = pa.schema([read_fields[name] for name in nanosecond_columns(pa.schema(read_fields.values()))])
+    if not schema.names:
+        return
     uris = {scanned.uri for scanned in read}
     refuse_if(
         f"column {times.column!r} of {part.stream} has times {times.bounds}, and other partitions have nanoseconds, "

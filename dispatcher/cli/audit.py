@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-import pyarrow as pa
 import typer
 
 from compactor.catalog.stream import PartitionStream
@@ -226,16 +225,11 @@ def prove_key(
     catalog, clock = lake.open(), dependencies.clock
     wanted = partitions_even_dropped(catalog, table, partition)
     if keys is not None:
-        text, many = read_document(keys), list[KeyValues]()
-
-        def keys_of(schema: pa.Schema) -> Sequence[KeyValues]:
-            many[:] = parse_keys(text, schema.names, schema)
-            return many
-
-        proofs = prove_partitions(catalog, table, wanted, keys_of, clock)
-        _answer_many(output, table, many, proofs)
+        text = read_document(keys)
+        many = prove_partitions(catalog, table, wanted, lambda schema: parse_keys(text, schema.names, schema), clock)
+        _answer_many(output, table, many)
         return
-    (proof,) = prove_partitions(
+    ((_, proof),) = prove_partitions(
         catalog, table, wanted, lambda schema: [parse_key(key or (), schema.names, schema)], clock
     )
     where = render_partition(wanted[0]) if len(wanted) == 1 else f"any of {len(wanted):,} partitions"
@@ -260,7 +254,7 @@ _KEY_COLUMNS = (
 )
 
 
-def _answer_many(output: Output, table: str, keys: Sequence[KeyValues], proofs: Sequence[PrivacyProof]) -> None:
+def _answer_many(output: Output, table: str, proofs: Sequence[tuple[KeyValues, PrivacyProof]]) -> None:
     records = [
         {
             "key": key,
@@ -269,12 +263,12 @@ def _answer_many(output: Output, table: str, keys: Sequence[KeyValues], proofs: 
             "goes_at_ms": _goes_at_ms(proof),
             "holders": [holder.model_dump(mode="json") for holder in proof.holders],
         }
-        for key, proof in zip(keys, proofs, strict=True)
+        for key, proof in proofs
     ]
     held = sum(not record["proved"] for record in records)
     answer_records(
         output,
-        {"table_id": table, "searched_objects": proofs[0].searched_objects, "keys": records},
+        {"table_id": table, "searched_objects": proofs[0][1].searched_objects, "keys": records},
         "keys",
         _KEY_COLUMNS,
         none="",

@@ -70,10 +70,11 @@ class Commands:
     def table_log(self, table_id: str, partition: Mapping[str, str]) -> str:
         return self.table("table log", table_id, *_each("--partition", partition.items()))
 
-    def prove(self, table_id: str, primary_keys: Sequence[str], partition_keys: Sequence[str]) -> str:
-        keys = ((key, "VALUE") for key in primary_keys or ("COLUMN",))
-        values = ((key, "VALUE") for key in partition_keys)
-        return self.table("privacy prove", table_id, *_each("--key", keys), *_each("--partition", values))
+    def prove(self, table_id: str, primary_keys: Sequence[str]) -> str:
+        """In all partitions."""
+        return self.table(
+            "privacy prove", table_id, *_each("--key", ((key, "VALUE") for key in primary_keys or ("COLUMN",)))
+        )
 
     def _with_state(self, *words: str) -> str:
         return shlex.join(("lithify", *words, "--state", self.state_uri, *self._endpoint()))

@@ -16,7 +16,7 @@ from compactor import DeltaCatalog, compact
 from compactor.lake import Table
 from compactor.local_job_run import rehash_here
 from compactor.maintenance.garbage import delete_garbage, find_garbage
-from compactor.maintenance.privacy import key_schema
+from compactor.maintenance.privacy import prove_many
 from compactor.maintenance.verify import verify
 from compactor.model.errors import Invalid
 from compactor.planning.session_planner import measure_session, pin_sessions, plan_measured
@@ -108,7 +108,7 @@ def test_deletes_and_what_is_about_keys_are_refused_with_what_to_do(
     with pytest.raises(Invalid, match="no index to rehash"):
         rehash_here(lake, clicks.stream({}), 2, clock)
     with pytest.raises(Invalid, match="its rows leave with their partition"):
-        key_schema(lake, TABLE, {})
+        prove_many(lake, TABLE, {}, [{"at": 1}], clock)
     with pytest.raises(Invalid, match="sort_keys"):
         lake.create_table("ACME.OTHER.V1", primary_keys=[], sort_keys=[("at", "ascending")])
 
