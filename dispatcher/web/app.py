@@ -362,5 +362,5 @@ def _add_catalog(app: FastAPI, catalog: IcebergRestCatalog) -> None:
         answer = await run_in_threadpool(catalog.answer, asked)
         return Response(answer.body or b"", answer.status, dict(answer.headers), media_type="application/json")
 
-    methods = [*_READ, "POST", "PUT", "PATCH", "DELETE"]
+    methods = [*_READ, "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
     app.add_api_route(f"{CATALOG}/{{path:path}}", ask, methods=methods, include_in_schema=False)

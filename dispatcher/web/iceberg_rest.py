@@ -229,6 +229,8 @@ def _failed(error: LithifyError) -> Answer:
         answer = error_answer(HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailableException", str(error))
         return replace(answer, headers={**answer.headers, "Retry-After": str(RETRY_AFTER_SECONDS)})
     _log.warning("catalog_request_failed", reason=str(error))
+    if isinstance(error, Denied):  # clients try again after a 500
+        return error_answer(HTTPStatus.FORBIDDEN, "ForbiddenException", str(error))
     return error_answer(HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerError", str(error))
 
 

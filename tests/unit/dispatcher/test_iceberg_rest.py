@@ -340,7 +340,7 @@ def test_a_lake_without_rights_says_so(served: Served) -> None:
     served.world.store.fail("read", times=None, error=Denied)
     for path in ("/v1/namespaces", "/v1/namespaces/lake/tables/acme_orders_v1"):
         status, kind, message = served.error(path)
-        assert (status, kind) == (500, "InternalServerError")
+        assert (status, kind) == (403, "ForbiddenException")
         assert "as the test told it to" in message
 
 

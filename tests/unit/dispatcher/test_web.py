@@ -337,6 +337,8 @@ def test_nothing_is_written_and_other_hosts_and_callers_are_refused(tmp_path: Pa
     assert served.client.get("/", headers={**bearer, "Host": "evil.example"}).status_code == 403
     refused = served.client.post("/", headers=bearer)
     assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
+    of_the_catalog = served.client.options("/iceberg/v1/config", headers=bearer)
+    assert (of_the_catalog.status_code, of_the_catalog.json()["error"]["code"]) == (405, 405)
     denied = served.client.post("/iceberg/v1/namespaces", headers=bearer)
     assert denied.json()["error"]["type"] == "ForbiddenException"
     unknown = served.client.get("/iceberg/v1/config")
