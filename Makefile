@@ -80,20 +80,17 @@ demo: $(INSTALLED)  ## use: end to end on this machine: queue, dispatcher, worke
 # long jobs, three with tests of which many wait for a server or a time-out.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 test: $(INSTALLED) $(MINISTACK)/.installed  ## develop: the tests (ARGS="-k name" for some; ARGS="-n 0 --pdb" in one process)
-	@$(BIN)/python -m pytest -n 3 $(BY_FILE) -m "not kills and not weeks and not long and not release" $(ARGS)
+	@$(BIN)/python -m pytest -n 3 $(BY_FILE) -m "not long and not release" $(ARGS)
 
-test-long: $(INSTALLED) $(MINISTACK)/.installed  ## develop: tests of more than half a minute each: archives, images, standalone Spark, demos on S3
-	@$(BIN)/python -m pytest -n 2 $(BY_FILE) -m "long and not kills" --ignore tests/roles $(ARGS)
+test-long: $(INSTALLED) $(MINISTACK)/.installed  ## develop: tests of more than half a minute each: clusters and dispatchers that are killed, archives, images, demos on S3, and those of test-roles
+	@$(BIN)/python -m pytest -n 2 $(BY_FILE) -m long $(ARGS)
 
 test-release: $(INSTALLED) $(MINISTACK)/.installed  ## release: what a change can do without: many minutes of kills, simulations broken on purpose, the quick benchmark, many times the examples
 	@$(BIN)/python -m pytest -n 2 $(BY_FILE) -m release $(ARGS)
 	@HYPOTHESIS_PROFILE=dev $(BIN)/python -m pytest -n 2 $(BY_FILE) tests/properties $(ARGS)
 
-test-kills: $(INSTALLED) $(MINISTACK)/.installed  ## develop: sessions on clusters of processes, of which executors, workers and dispatchers are killed
-	@$(BIN)/python -m pytest -n 2 $(BY_FILE) tests/spark tests/chaos tests/e2e -m kills $(ARGS)
-
 test-roles: $(INSTALLED)  ## develop: every part of a stage does its work for simulated weeks under its role, on stand-ins
-	@$(BIN)/python -m pytest -n 2 $(BY_FILE) tests/roles -m "weeks or long" $(ARGS)
+	@$(BIN)/python -m pytest -n 2 $(BY_FILE) tests/roles -m long $(ARGS)
 
 # Kernels that are compiled with checks have a cache of their own: numba does not tell the two apart.
 test-bounds: $(INSTALLED)  ## develop: the tests of the kernels and of Parquet pages, with numba's checks of array bounds
@@ -103,7 +100,7 @@ test-bounds: $(INSTALLED)  ## develop: the tests of the kernels and of Parquet p
 # What decides whether a change is taken; .ci/run runs it. Suites that this leaves out need what not every machine has
 # (root, hours, Prometheus, other releases of Spark): they are the release's.
 # The environments, and suites of one process, are made two at a time.
-SUITES := test-readers test-kills test-roles test-long test
+SUITES := test-readers test-long test
 test-all:  ## develop: every suite that a machine with Python and make can run, within an hour
 	@$(MAKE) -j 2 environments
 	@$(MAKE) -j 2 test-infra lint docs test-bounds

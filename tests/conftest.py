@@ -91,6 +91,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     faulthandler.dump_traceback_later(EXIT_SECONDS_MAX, exit=True)
 
 
+@pytest.fixture(scope="session")
+def folder_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of all processes of pytest-xdist together."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_fsync() -> Iterator[None]:
     """Files of this process are not forced to disk: a power failure ends the test as well, and many small files wait

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
 import subprocess
+import tempfile
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from compactor.engine.java_home import find_java_home
+from launcher.archive import pack_archive
 from launcher.clusters.drivers import find_spark_home
 from tests.servers import ACCESS_KEY, SECRET_KEY, free_ports
 from tests.waiting import wait_until
@@ -23,6 +26,19 @@ FAMILY = "x86-64-v3" if platform.machine() == "x86_64" else "neoverse-n1"
 """A family of processors to which those of EMR's nodes belong: what archives are made for."""
 
 START_SECONDS_MAX = 60.0
+
+
+def packed_once(folder: Path) -> Path:
+    """This environment as an archive for workers that need a Java and nothing else, which takes a minute: the processes
+    of a run of tests make it once, in a folder of all of them."""
+    archive = folder / "lithify.tar.gz"
+    with (folder / "packing").open("w") as lock, tempfile.TemporaryDirectory(dir=folder) as scratch:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive.exists():
+            pack_archive(archive, Path(scratch), FAMILY, with_python=True)
+    return archive
+
+
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 

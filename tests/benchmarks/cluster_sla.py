@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -30,12 +29,11 @@ from compactor.planning.own_errors import ENOUGH
 from compactor.storage.opening import open_store
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.sessions import SessionPlanned
-from launcher.archive import pack_archive
 from launcher.outcomes import Succeeded
 from tests.benchmarks import report
 from tests.benchmarks.one_dispatcher import Mail, dispatcher, on_s3, open_mail
 from tests.servers import aws_environment, seaweedfs_server
-from tests.standalone_spark import FAMILY, standalone_spark
+from tests.standalone_spark import packed_once, standalone_spark
 from tests.waiting import wait_until
 
 TABLES = 4
@@ -98,9 +96,7 @@ def run_cluster_trials(folder: Path, tables: Sequence[Sequence[ClusterTrial]]) -
     with ExitStack() as up:
         up.enter_context(aws_environment())
         s3_url = up.enter_context(seaweedfs_server(folder / "s3"))
-        archive = folder / "lithify.tar.gz"
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            pack_archive(archive, Path(scratch), FAMILY, with_python=True)
+        archive = packed_once(folder)
         spark = up.enter_context(standalone_spark(folder / "spark"))
         state, lake = on_s3("sla", s3_url)
         mail = up.enter_context(open_mail())

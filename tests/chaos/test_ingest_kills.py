@@ -89,7 +89,7 @@ def rows_of(number: int, v: str) -> bytes:
     return bytes(sink.getvalue())
 
 
-@pytest.mark.kills
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_service_that_is_killed_at_any_write_loses_and_doubles_no_file(tmp_path: Path) -> None:
     with aws_environment(), moto_server() as url:

@@ -1,5 +1,5 @@
 """Short slices of `make chaos` and `make proof`: what they find there they find in every run of `make test`, and of
-`make test-kills`."""
+`make test-long`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_three_dispatchers_under_harm_lose_nothing_double_nothing_and_leave_noth
     assert int(figures["Spark jobs launched"]) > 0
 
 
-@pytest.mark.kills
+@pytest.mark.long
 def test_instructions_that_are_sent_several_times_while_dispatchers_are_killed_end_once_each(tmp_path: Path) -> None:
     options = Options(seed=1, seconds=15.0, on_s3=True, settle_seconds=180.0, instructions=5)
     figures = _right(options, tmp_path, "make proof ARGS='--seed 1 --minutes 0.25 --instructions 5'")

@@ -102,8 +102,8 @@ def test_ctrl_c_ends_everything_that_the_demo_started(tmp_path: Path) -> None:
 
 
 @pytest.mark.servers
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", [(), pytest.param(("--s3",), marks=pytest.mark.long)], ids=["folder", "s3"])
+@pytest.mark.long
+@pytest.mark.parametrize("mode", [(), ("--s3",)], ids=["folder", "s3"])
 def test_the_queue_is_left_up_to_play_with_and_the_printed_commands_use_it(
     tmp_path: Path, mode: tuple[str, ...]
 ) -> None:
@@ -151,7 +151,7 @@ def _command_line(process: psutil.Process) -> list[str]:
     return words
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_keeper_keeps_the_lag_of_a_table_small_while_writers_append(tmp_path: Path) -> None:
     done = demo(tmp_path, "--keeper", "--seconds", "15", "--output", "json")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -163,7 +163,7 @@ def test_the_keeper_keeps_the_lag_of_a_table_small_while_writers_append(tmp_path
     assert "decisions, $" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tables_stay_equal_to_those_of_a_shop_whose_changes_land_as_files(tmp_path: Path) -> None:
     done = demo(tmp_path, "--changes", "--seconds", "6", "--output", "json")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -44,6 +44,7 @@ def test_every_example_is_in_the_list() -> None:
     assert [name for name in programs if f"| `{name}` |" not in listed] == []
 
 
+@pytest.mark.long
 def test_change_files_become_a_table_and_a_person_is_forgotten(tmp_path: Path) -> None:
     changes = tmp_path / "changes"
     write_changes(changes, "1.csv", ["I,1,Ann,10", "I,2,Bob,10", "I,3,Cid,10"])

@@ -104,7 +104,10 @@ def has_workers(process: psutil.Popen) -> bool:
     return bool(descendants(process, "compactor.worker_daemon"))
 
 
-@pytest.mark.parametrize("moment", [is_importing, starts_java, has_java, has_workers])
+@pytest.mark.parametrize(
+    "moment",
+    [is_importing, starts_java, pytest.param(has_java, marks=pytest.mark.long), has_workers],
+)
 def test_ctrl_c_leaves_no_process_and_says_one_sentence(lake: Path, moment: Callable[[psutil.Popen], bool]) -> None:
     interrupt(lake, moment)
 

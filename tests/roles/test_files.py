@@ -11,7 +11,7 @@ import pytest
 
 from tests.roles.stage import DeployedStage, deployed_stage
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.weeks]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.long]
 
 TABLE = "ACME.ORDERS.V1"
 

@@ -30,7 +30,7 @@ from tests.roles.stage import Answer, DeployedStage, deployed_stage
 from tests.servers import SECRET_KEY
 from tests.unit.launcher.test_emr_request import ON_DEMAND
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.weeks]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.long]
 
 TABLE = "ACME.ORDERS.V1"
 ACTS, READS = "OperatorActRole", "OperatorReadRole"

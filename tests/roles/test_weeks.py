@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from tests.roles.stage import Answer, DeployedStage, deployed_stage
 from tests.servers import REGION, SECRET_KEY
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.weeks, pytest.mark.timeout(1_800)]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1_800)]
 
 ORDERS, DAYS, DROPPED = "ACME.ORDERS.V1", "ACME.DAYS.V1", "ACME.DROPPED.V1"
 WEEKS = 4

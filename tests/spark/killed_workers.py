@@ -39,11 +39,10 @@ from compactor.storage.opening import open_store
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.sessions import SessionLaunching
-from launcher.archive import pack_archive
 from tests.builders import multiset
 from tests.oracle import Row, surviving_rows
 from tests.servers import BUCKET, REGION, aws_environment, moto_server, seaweedfs_server
-from tests.standalone_spark import FAMILY, StandaloneSpark, standalone_spark
+from tests.standalone_spark import StandaloneSpark, packed_once, standalone_spark
 from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -67,16 +66,14 @@ class Surroundings:
 
 
 @contextmanager
-def surroundings(folder: Path) -> Iterator[Surroundings]:
+def surroundings(folder: Path, packed_in: Path) -> Iterator[Surroundings]:
+    """`packed_in`: the folder of the archive, which may be there."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as up:
         up.enter_context(aws_environment())
         s3_endpoint = up.enter_context(seaweedfs_server(folder / "s3"))
         aws_endpoint = up.enter_context(moto_server())
-        archive = folder / "lithify.tar.gz"
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            # Workers need a Java, and nothing else.
-            pack_archive(archive, Path(scratch), FAMILY, with_python=True)
+        archive = packed_once(packed_in)
         spark = up.enter_context(standalone_spark(folder / "spark"))
         yield Surroundings(folder, spark, s3_endpoint, aws_endpoint, archive)
 
@@ -255,7 +252,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing of it is left
     right = 0
-    with tempfile.TemporaryDirectory() as folder, surroundings(Path(folder)) as around:
+    with tempfile.TemporaryDirectory() as folder, surroundings(Path(folder), Path(folder)) as around:
         for number in range(options.first, options.first + options.runs):
             around.spark.await_workers(2)
             found = Run(around, number).kill(options.kill)

@@ -12,7 +12,7 @@ import pytest
 from compactor.engine.java_home import find_java_home
 from tests.standalone_spark import standalone_spark
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.kills]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 
 
 def test_the_cores_of_a_lost_worker_are_gone_at_once_and_those_of_a_new_one_count(tmp_path: Path) -> None:

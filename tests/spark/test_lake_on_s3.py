@@ -23,7 +23,7 @@ from tests.proxy import proxy_before
 from tests.servers import BUCKET, aws_environment, create_bucket, seaweedfs_server
 from tests.spark.compact_program import command_to_compact
 
-pytestmark = [pytest.mark.spark, pytest.mark.servers]
+pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.long]
 
 READS_OF_ONE_RUN = 4
 """The head of an index file, a window of digests, the file number, the row index."""
@@ -107,7 +107,6 @@ def test_a_lake_on_s3_is_compacted_audited_and_read_by_key(lake: DeltaCatalog) -
     assert max(reads_to_find(lake, key) for key in (0, 7_777, 99_999)) <= READS_OF_ONE_RUN * runs
 
 
-@pytest.mark.long
 def test_workers_of_one_machine_fetch_the_index_once_for_dedupe_and_for_writing_it_again(lake: DeltaCatalog) -> None:
     orders = lake.create_table(TABLE)
     orders.append({}, pa.table({"id": range(200_000), "value": [n % 1_000 for n in range(200_000)]}))

@@ -57,6 +57,7 @@ def writers(lake: Lake, part: str) -> list[int]:
     return [int(name.removesuffix(".partial").rpartition(".")[2].split("-")[0]) for name in names]
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_while_it_writes_is_replaced_and_the_rows_are_right(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake", [])
     lake.append(retrying_program.deltas())
@@ -69,7 +70,7 @@ def test_a_worker_that_is_killed_while_it_writes_is_replaced_and_the_rows_are_ri
     assert len(commits(lake)) == 1
 
 
-@pytest.mark.kills
+@pytest.mark.long
 def test_an_executor_that_is_killed_while_it_writes_is_replaced_and_the_rows_are_right(tmp_path: Path) -> None:
     """With it go the survivors that it kept and the records that it shuffled: Spark has them made again elsewhere."""
     lake = Lake(tmp_path / "lake", [])

@@ -26,8 +26,8 @@ DIST_INFO = re.compile(r"lib/[^/]+/([^/]+)-[^-/]+\.dist-info/METADATA$")
 
 
 @pytest.fixture(scope="module")
-def around(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surroundings]:
-    with surroundings(tmp_path_factory.mktemp("standalone") / "around") as around:
+def around(tmp_path_factory: pytest.TempPathFactory, folder_of_the_run: Path) -> Iterator[Surroundings]:
+    with surroundings(tmp_path_factory.mktemp("standalone") / "around", folder_of_the_run) as around:
         yield around
 
 
@@ -42,7 +42,6 @@ def test_a_session_on_workers_that_get_the_archive_first_compiles_no_kernel_ther
         assert {each.name for each in folder.rglob("*") if KERNEL.search(each.name)} == packed
 
 
-@pytest.mark.kills
 def test_a_session_whose_worker_is_killed_in_a_round_ends_well(around: Surroundings) -> None:
     found = Run(around, 2).kill("worker")
     assert found["right"], found
@@ -51,7 +50,6 @@ def test_a_session_whose_worker_is_killed_in_a_round_ends_well(around: Surroundi
     assert list(around.spark.folder.glob(f"worker-*/app-*/*/spark-*/{around.archive.name}"))
 
 
-@pytest.mark.kills
 def test_a_session_whose_dispatcher_is_killed_is_attached_by_the_next_one(around: Surroundings) -> None:
     found = Run(around, 3).kill("dispatcher")
     assert found["right"], found

@@ -11,7 +11,7 @@ import pytest
 
 from tests.spark import stopped_executors
 
-pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.slow, pytest.mark.kills]
+pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.slow, pytest.mark.long]
 
 STOPPED_WHILE_IT_WRITES = 1
 REPOSITORY = Path(__file__).resolve().parents[2]

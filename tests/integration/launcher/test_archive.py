@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -14,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.archive import ENVIRONMENT, HOME, MANIFEST, PYTHON, ArchiveManifest, pack_archive, read_manifest
-from tests.standalone_spark import FAMILY
+from launcher.archive import ENVIRONMENT, HOME, MANIFEST, PYTHON, ArchiveManifest, read_manifest
+from tests.standalone_spark import FAMILY, packed_once
 
 pytestmark = pytest.mark.long
 
@@ -26,6 +25,7 @@ ARCHIVE_BYTES_MAX = 250_000_000
 @dataclass(frozen=True)
 class Unpacked:
     folder: Path
+    archive: Path
     manifest: ArchiveManifest
 
     @property
@@ -43,13 +43,12 @@ class Unpacked:
 
 
 @pytest.fixture(scope="module")
-def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Unpacked:
+def unpacked(tmp_path_factory: pytest.TempPathFactory, folder_of_the_run: Path) -> Unpacked:
     folder = tmp_path_factory.mktemp("worker")
-    packed = pack_archive(folder / "lithify.tar.gz", folder / "scratch", FAMILY, with_python=True)
-    with tarfile.open(packed.path) as archive:
+    packed = packed_once(folder_of_the_run)
+    with tarfile.open(packed) as archive:
         archive.extractall(folder / ENVIRONMENT, filter="fully_trusted")
-    shutil.rmtree(folder / "scratch")
-    return Unpacked(folder, read_manifest(packed.path))
+    return Unpacked(folder, packed, read_manifest(packed))
 
 
 def test_kernels_are_compiled_in_the_archive_for_the_processors_that_it_was_made_for(unpacked: Unpacked) -> None:
@@ -62,7 +61,7 @@ def test_kernels_are_compiled_in_the_archive_for_the_processors_that_it_was_made
 
 def test_the_manifest_has_the_size_of_what_is_in_the_archive_which_is_small(unpacked: Unpacked) -> None:
     before_python = 0
-    with (unpacked.folder / "lithify.tar.gz").open("rb") as raw, tarfile.open(fileobj=raw, mode="r:gz") as archive:
+    with unpacked.archive.open("rb") as raw, tarfile.open(fileobj=raw, mode="r:gz") as archive:
         files = []
         for each in archive:
             if each.name == HOME:
