@@ -26,7 +26,7 @@ from dispatcher.outbox.event_publisher import EventPublisher, PublisherSettings
 from dispatcher.outbox.table_publications import TablePublications, TablePublicationSettings
 from dispatcher.outbox.workflow_callbacks import AnswerSettings, WorkflowAnswers
 from dispatcher.records.cluster_starts import LearnedStarts
-from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
+from dispatcher.records.history_upkeep import HistoryUpkeep
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.metrics_samples import Metrics
 from dispatcher.running.job_run_controller import JobRunController, JobRunControllerSettings, Launchers
@@ -69,7 +69,6 @@ class DispatcherSettings:
     launcher: SessionLauncherSettings = field(default_factory=SessionLauncherSettings)
     bundles: BundleBounds = field(default_factory=BundleBounds)
     service: ServiceSettings = field(default_factory=ServiceSettings)
-    history: HistorySettings = field(default_factory=HistorySettings)
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,7 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
     receiver = Receiver(outside.queue, intake, controller, listeners.metrics, polls, outside.clock)
     health = health_file(settings.service, outside.owner, outside.clock, _warnings_of(outside.cluster))
     sweep = _sweep(outside, records, settings.service.cluster_sweep_seconds)
-    history = HistoryUpkeep(records, settings.history, outside.clock)
+    history = HistoryUpkeep(records, outside.clock)
     background = Background(history, sweep, outside.task, outside.workers)
     return Dispatcher(receiver, controller, listeners, health, settings.service, outside.clock, background=background)
 

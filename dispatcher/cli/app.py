@@ -35,7 +35,6 @@ VERBS = {
     "rehash": "audit:rehash",
     "publish": "publish:publish_tables",
     "gc": "gc:gc",
-    "clean": "history:clean",
     "clusters": "clusters:clusters",
     "health": "health:health",
     "serve": "serve:serve",

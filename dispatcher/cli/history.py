@@ -1,19 +1,17 @@
-"""`lithify history`, `lithify clean`: job runs that have ended, and what they left beside their logs."""
+"""`lithify history`: job runs that have ended."""
 
 from datetime import date
 from typing import Annotated
 
 import typer
 
-from compactor.model.errors import EXIT_FAILED, Invalid, LithifyError
-from compactor.model.names import counted
+from compactor.model.errors import Invalid
 from dispatcher.cli.options import Output, OutputOption
-from dispatcher.cli.output import answer_records, on_page, print_error
+from dispatcher.cli.output import answer_records, on_page
 from dispatcher.cli.table_places import StatePlace
 from dispatcher.clients import CommandDependencies
-from dispatcher.layout import FAILED, STATUS, Column, count_text, counts, seconds_text, time_text, usd_text
+from dispatcher.layout import FAILED, STATUS, Column, counts, seconds_text, time_text, usd_text
 from dispatcher.records.history import EndedJobRun
-from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep, Leftovers
 from dispatcher.records.job_run_log import JobRunStatus
 
 ENDS = (JobRunStatus.SUCCEEDED, JobRunStatus.FAILED, JobRunStatus.CANCELLED, JobRunStatus.REJECTED)
@@ -33,12 +31,6 @@ _COLUMNS = (
         if name
         not in ("job_run_id", "table", "status", "ended_at_ms", "seconds", "rounds", "rows_in", "rows_out", "usd")
     ),
-)
-
-_CLEAN_COLUMNS = (
-    Column("day"),
-    Column("objects", show=count_text),
-    Column("kept", "job runs that keep theirs", show=lambda kept: str(len(kept)) if isinstance(kept, list) else "0"),
 )
 
 
@@ -75,56 +67,6 @@ def history(
         none="The history has no such job run.",
         after=on_page((f"{each.day} cannot be read: {each.failure}" for each in days if each.failure), FAILED),
     )
-
-
-def clean(
-    dependencies: CommandDependencies,
-    state: StatePlace,
-    older_than_days: Annotated[
-        float, typer.Option("--older-than-days", min=0, help="Days since the end of the day on which a job run ended.")
-    ] = HistorySettings.keep_plans_days,
-    delete: Annotated[
-        bool, typer.Option("--delete", help="Delete them. Without this option, they are only listed.")
-    ] = False,
-    output: OutputOption = Output.TEXT,
-) -> None:
-    """Find plans, heartbeats and cursors of job runs that ended long ago, and with --delete, delete them.
-
-    Their logs and the history stay. Days that are not closed yet are left alone. Dispatchers do the same by themselves,
-    see --keep-plans-days of `lithify dispatch`. Exit code 1: some days failed, and are named with the reason.
-    """
-    records = state.open(dependencies)
-    upkeep = HistoryUpkeep(records, HistorySettings(), dependencies.clock)
-    days = upkeep.days_to_clean(older_than_days)
-    found: list[Leftovers] = []
-    failed: dict[str, str] = {}
-    for day in days:
-        try:
-            found.append(upkeep.clean(day) if delete else upkeep.leftovers(day))
-        except LithifyError as error:
-            failed[day] = str(error)
-    answer_records(
-        output,
-        {"deleted": delete, "days": [_figures(each) for each in found], "failed": failed},
-        "days",
-        _CLEAN_COLUMNS,
-        none="There is nothing to delete.",
-        after=[_conclusion(found, deleted=delete)] if found else [],
-    )
-    for day, reason in failed.items():
-        print_error(f"{day}: {reason}")
-    if failed:
-        raise typer.Exit(EXIT_FAILED)
-
-
-def _figures(leftovers: Leftovers) -> dict[str, object]:
-    kept = list(leftovers.kept)
-    return {"day": leftovers.day, "objects": len(leftovers.keys), "kept": kept, "keys": list(leftovers.keys)}
-
-
-def _conclusion(found: list[Leftovers], *, deleted: bool) -> str:
-    objects = counted(sum(len(each.keys) for each in found), "object")
-    return f"Deleted {objects}." if deleted else f"Nothing was deleted. To delete {objects}, add --delete."
 
 
 def _day(text: str | None, option: str) -> str | None:

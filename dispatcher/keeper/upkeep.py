@@ -21,7 +21,7 @@ from compactor.publishing.publication import PublishFailed, publish, publishers_
 from dispatcher.keeper.keys import UpkeepDone, lake_name
 from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings
 from dispatcher.operations.lag_board import LagBoard
-from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
+from dispatcher.records.history_upkeep import HistoryUpkeep
 
 _log = ProcessLog()
 
@@ -68,7 +68,7 @@ class LakeUpkeep:
             "state": settings.upkeep_seconds,
             "publication": PUBLISH_SECONDS,
         }
-        self._history = HistoryUpkeep(services.records, HistorySettings(), services.clock)
+        self._history = HistoryUpkeep(services.records, services.clock)
 
     def loop(self, ends: threading.Event) -> BackgroundLoop:
         return BackgroundLoop("keeper-upkeep", self.do_what_is_due, LOOK_SECONDS, at_once=True, ends=ends)

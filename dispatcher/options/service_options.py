@@ -272,11 +272,6 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "Namespace of metrics that are written to stdout in CloudWatch's embedded format; default: none are.",
             check=parse_namespace,
         ),
-        Option(
-            "dispatcher.history.keep_plans_days",
-            "Days for which plans, heartbeats and cursors of ended job runs are kept; logs are for good.",
-            minimum=0,
-        ),
     ),
     "Workflows": (
         Option(
@@ -320,10 +315,10 @@ _TO_LIMITS = {
 }
 _CONSTANT = (
     *("cluster_start_seconds", "cluster_sweep_seconds", "exit_seconds", "heartbeat_event_seconds", "history_seconds"),
-    *("judging_seconds", "look_seconds", "message_patience_seconds", "pause_look_seconds", "poll_seconds"),
-    *("put_back_seconds", "put_back_seconds_max", "requeue_seconds", "retry_seconds", "retry_seconds_max"),
-    *("start_seconds", "stuck_seconds", "sweep_seconds", "task_days_max", "task_events_max", "turn_look_seconds"),
-    "wait_seconds",
+    *("judging_seconds", "keep_plans_days", "look_seconds", "message_patience_seconds", "pause_look_seconds"),
+    *("poll_seconds", "put_back_seconds", "put_back_seconds_max", "requeue_seconds", "retry_seconds"),
+    *("retry_seconds_max", "start_seconds", "stuck_seconds", "sweep_seconds", "task_days_max", "task_events_max"),
+    *("turn_look_seconds", "wait_seconds"),
 )
 GONE: Mapping[str, str] = MappingProxyType(
     {name: f"write {path} in --limits" for name, path in _TO_LIMITS.items()}

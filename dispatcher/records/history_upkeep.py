@@ -7,7 +7,6 @@ clean  plans, heartbeats and cursors of job runs of old days are deleted; logs s
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 
 from compactor.log_context import ProcessLog
@@ -33,33 +32,18 @@ ROUND_SECONDS = 3_600.0
 """Interval between two rounds."""
 
 
-@dataclass(frozen=True)
-class HistorySettings:
-    """`keep_plans_days`: for plans, heartbeats and cursors of ended job runs; their logs are never deleted."""
-
-    keep_plans_days: float = 30.0
-
-
-@dataclass(frozen=True)
-class Leftovers:
-    """The objects of a day's job runs that are no longer needed.
-
-    Attributes:
-        keys: of plans, heartbeats and cursors
-        kept: job runs that keep theirs"""
-
-    day: str
-    keys: tuple[str, ...]
-    kept: tuple[str, ...]
+KEEP_PLANS_DAYS = 30.0
+"""Days for which plans, heartbeats and cursors of ended job runs are kept: longer than anybody asks why a job run took
+what it took. Logs are never deleted."""
 
 
 class HistoryUpkeep:
     """For one thread at a time."""
 
-    def __init__(self, records: JobRunStore, settings: HistorySettings, clock: Clock) -> None:
+    def __init__(self, records: JobRunStore, clock: Clock, keep_plans_days: float = KEEP_PLANS_DAYS) -> None:
         self._records = records
         self._history = records.history
-        self._settings = settings
+        self._keep_plans_days = keep_plans_days
         self._clock = clock
         self._lag_closed_before: str | None = None
 
@@ -81,7 +65,7 @@ class HistoryUpkeep:
         with _reported("lag_days_not_closed"):
             self._close_lag_days()
         with _reported("days_not_cleaned"):
-            for day in self.days_to_clean(self._settings.keep_plans_days):
+            for day in self.days_to_clean():
                 if stops is not None and stops.is_set():
                     return
                 with _reported("day_not_cleaned", day=day):
@@ -111,33 +95,27 @@ class HistoryUpkeep:
 
     # -- clean
 
-    def days_to_clean(self, keep_days: float) -> list[str]:
-        """Closed days that ended at least `keep_days` days ago and are not cleaned."""
-        last = day_of(self._clock.now_ms() - round(keep_days * 86_400_000))
+    def days_to_clean(self) -> list[str]:
+        """Closed days that are older than what is kept, and are not cleaned."""
+        last = day_of(self._clock.now_ms() - round(self._keep_plans_days * 86_400_000))
         due = [day for day in self._history.closed_days() if day < last]
         return sorted(set(due) - set(self._history.cleaned_days())) if due else []
 
-    def leftovers(self, day: str) -> Leftovers:
-        """The objects that `clean` would delete. Job runs with pending events keep all of theirs."""
+    def clean(self, day: str) -> None:
+        """Deletes what the day's job runs left beside their logs. Job runs with pending events keep all of theirs.
+        Raises `Unavailable` if some could not be deleted."""
         kept = {*self._records.open_job_run_ids(), *self._records.unpublished_job_run_ids()}
         job_run_ids = [each.job_run_id for each in self._history.job_runs_of(day)]
         found = run_many(
             self._records.store.location, self._keys_of, [each for each in job_run_ids if each not in kept]
         )
-        keys = tuple(key for keys in found for key in keys)
-        return Leftovers(day, keys, tuple(each for each in job_run_ids if each in kept))
-
-    def clean(self, day: str) -> Leftovers:
-        """Deletes the day's leftovers; returns them. Raises `Unavailable` if some could not be deleted."""
-        leftovers = self.leftovers(day)
-        failed = self._records.store.delete_many(leftovers.keys)
+        keys = [key for keys in found for key in keys]
+        failed = self._records.store.delete_many(keys)
         if failed:  # the day is cleaned again later
-            raise Unavailable(
-                f"{len(failed)} of {counted(len(leftovers.keys), 'object')}: {next(iter(failed.values()))}"
-            )
-        self._history.mark_cleaned(day, leftovers.kept)
-        _log.info("day_cleaned", day=day, objects=len(leftovers.keys), kept=len(leftovers.kept))
-        return leftovers
+            raise Unavailable(f"{len(failed)} of {counted(len(keys), 'object')}: {next(iter(failed.values()))}")
+        spared = tuple(each for each in job_run_ids if each in kept)
+        self._history.mark_cleaned(day, spared)
+        _log.info("day_cleaned", day=day, objects=len(keys), kept=len(spared))
 
     def _keys_of(self, job_run_id: str) -> list[str]:
         folders = (f"{JobRunFolder(job_run_id).key}/", shard_folders(job_run_id))

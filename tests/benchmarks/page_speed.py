@@ -29,7 +29,7 @@ from compactor.model.clock import SystemClock
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
 from dispatcher.records.history import EndedJobRun
-from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
+from dispatcher.records.history_upkeep import HistoryUpkeep
 from tests.benchmarks import report
 from tests.benchmarks.machine import describe_machine
 from tests.benchmarks.page_server import DELAY_SECONDS
@@ -55,7 +55,7 @@ def fill(folder: Path) -> None:
     now_ms = clock.now_ms()
     for day in range(DAYS, 0, -1):
         desk.records.history.record(_ended(now_ms - day * DAY_MS, day))
-    HistoryUpkeep(desk.records, HistorySettings(), clock).close_days()
+    HistoryUpkeep(desk.records, clock).close_days()
     desk.append_days(TABLE, SESSIONS_EACH)
     for number in range(JOB_RUNS):
         desk.send(instruction(job_run_id=f"open-{number}", source_table_id=TABLE))

@@ -91,7 +91,7 @@ def _loaded(arguments: Sequence[str], folder: Path) -> str:
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (("lithify", "cl"), ["clean", "clusters"]),
+        (("lithify", "cl"), ["clusters"]),
         (("lithify", "table", "re"), ["retract", "release", "restore"]),
         (("lithify", "table", "list", "--l"), ["--lake"]),
     ],

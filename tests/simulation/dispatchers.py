@@ -47,7 +47,7 @@ from dispatcher.intake.receiver import Receiver, ReceiverSettings
 from dispatcher.outbox.event_publisher import EventPublisher, PublisherSettings
 from dispatcher.outbox.table_publications import TablePublications, TablePublicationSettings
 from dispatcher.outbox.workflow_callbacks import AnswerSettings, WorkflowAnswers
-from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
+from dispatcher.records.history_upkeep import HistoryUpkeep
 from dispatcher.records.job_run_log import CancelRequested, JobRunAccepted, JobRunAction, JobRunEnded, JobRunState
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.metrics_samples import Metrics
@@ -713,7 +713,7 @@ class Node:
         )
         self._keeper = intake.keeper
         self._receiver = Receiver(queue, intake, self.controller, listeners.metrics, ReceiverSettings(), clock)
-        self._upkeep = HistoryUpkeep(self.records, HistorySettings(), clock)
+        self._upkeep = HistoryUpkeep(self.records, clock)
 
     def start(self) -> None:
         self.world.note(self.process.name, "starts")

@@ -1,4 +1,4 @@
-"""`lithify history`, `lithify clean`, and SQL over the history: what is left of job runs that have ended."""
+"""`lithify history`, and SQL over the history: what is left of job runs that have ended."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from compactor.model.errors import Denied
-from compactor.storage.local import LocalStore
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
 from dispatcher.records.history import EndedJobRun, day_of
-from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
+from dispatcher.records.history_upkeep import HistoryUpkeep
 from tests.conftest import Command
 from tests.fakes.dispatch_desk import TABLE, Desk
 from tests.fakes.manual_clock import ManualClock
@@ -44,7 +42,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     made.accept(job_run_id="second")
     made.run()
     clock.sleep(3_600.0)
-    HistoryUpkeep(made.records, HistorySettings(), clock).round()
+    HistoryUpkeep(made.records, clock).round()
     assert made.records.history.closed_days() == [FIRST]
     yield made
     made.close()
@@ -106,41 +104,6 @@ def test_status_shows_the_latest_that_have_ended_and_says_where_the_others_are(
     result = command("status", *state, "--last", "1")
     assert "second" in result.out
     assert "`lithify history` shows all" in result.out
-
-
-def test_clean_tells_first_and_deletes_when_it_is_told_to(desk: Desk, tmp_path: Path, command: Command) -> None:
-    state = tmp_path / "state"
-
-    def plans() -> list[Path]:
-        return sorted((state / "job_runs" / "first").rglob("plan.json"))
-
-    arguments = ("clean", "--state", str(state), "--older-than-days", "1")
-    (day,) = answer(command, *arguments)["days"]
-    assert day["day"] == FIRST
-    assert plans()
-    assert "add --delete" in command(*arguments).out
-    assert answer(command, *arguments, "--delete")["days"][0]["keys"] == day["keys"]
-    assert not plans()
-    assert answer(command, *arguments)["days"] == []
-    assert answer(command, "history", "--state", str(state))["job_runs"][0]["job_run_id"] == "second"
-    assert command("status", "first", "--state", str(state)).exit_code == 0
-
-
-def test_clean_names_each_day_that_failed_and_exits_with_1(
-    desk: Desk, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_: LocalStore, key: str) -> None:
-        raise Denied(f"{key} cannot be deleted: no right (AccessDenied)")
-
-    arguments = ("clean", "--state", str(tmp_path / "state"), "--older-than-days", "1")
-    monkeypatch.setattr(LocalStore, "delete", refuse)
-    assert command(*arguments).exit_code == 0
-    failed = command(*arguments, "--delete", "--output", "json")
-    assert failed.exit_code == 1
-    assert "AccessDenied" in json.loads(failed.out)["failed"][FIRST]
-    assert f"{FIRST}: " in failed.err
-    monkeypatch.undo()
-    assert command(*arguments, "--delete").exit_code == 0
 
 
 def test_the_pages_query_of_the_history_is_answered(

@@ -18,7 +18,7 @@ from compactor.storage.object_store import ObjectStore
 from dispatcher.operations.status import UNREADABLE, view_all, view_open
 from dispatcher.outbox.event_publisher import publish_to_the_end
 from dispatcher.records.history import NEWEST_MAX, EndedJobRun, History, day_of
-from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
+from dispatcher.records.history_upkeep import HistoryUpkeep
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.keys import HistoryDayLog, HistoryFile
 from tests.fakes.dispatch_desk import Desk, instruction
@@ -69,7 +69,7 @@ def desk(tmp_path: Path, store: FaultyStore, clock: ManualClock) -> Iterator[Des
 
 
 def upkeep(desk: Desk, **settings: float) -> HistoryUpkeep:
-    return HistoryUpkeep(desk.records, HistorySettings(**settings), desk.clock)
+    return HistoryUpkeep(desk.records, desk.clock, **settings)
 
 
 def recorded(history: History) -> dict[str, list[str]]:
@@ -376,11 +376,11 @@ def test_a_day_that_cannot_be_cleaned_keeps_no_other_from_it_and_is_tried_again(
     store.fail("delete", "job_runs/run/", times=None)
     kept_up.round()
     assert (leftovers(store) != [], leftovers(store, "second")) == (True, [])
-    assert kept_up.days_to_clean(1.0) == [TODAY]
+    assert kept_up.days_to_clean() == [TODAY]
     store.heal()
     kept_up.round()
     assert leftovers(store) == []
-    assert kept_up.days_to_clean(1.0) == []
+    assert kept_up.days_to_clean() == []
 
 
 def test_a_round_without_anything_to_do_takes_four_requests(desk: Desk, store: FaultyStore) -> None:
@@ -404,16 +404,15 @@ def test_plans_heartbeats_and_cursors_go_after_a_time_and_logs_stay(desk: Desk, 
     before = leftovers(store)
     assert {key.rpartition("/")[2] for key in before} == {"plan.json", "heartbeat.json", "published.json"}
     desk.clock.sleep(3 * 86_400.0)
-    kept_up = upkeep(desk)
+    kept_up = upkeep(desk, keep_plans_days=1.0)
     kept_up.close_days()
-    assert kept_up.days_to_clean(keep_days=10.0) == []
-    assert kept_up.days_to_clean(keep_days=1.0) == [TODAY]
-    assert sorted(kept_up.leftovers(TODAY).keys) == before
-    assert leftovers(store) == before  # a dry run deletes nothing
+    assert upkeep(desk, keep_plans_days=10.0).days_to_clean() == []
+    assert kept_up.days_to_clean() == [TODAY]
+    assert leftovers(store) == before
     kept_up.clean(TODAY)
     assert leftovers(store) == []
     assert [entry.key for entry in store.list("job_runs/") if "/log/" in entry.key] == logs
-    assert kept_up.days_to_clean(keep_days=1.0) == []
+    assert kept_up.days_to_clean() == []
 
 
 def test_a_repeat_of_a_cleaned_job_run_is_told_and_what_was_told_before_is_not_told_again(desk: Desk) -> None:

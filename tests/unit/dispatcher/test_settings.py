@@ -76,7 +76,7 @@ def test_an_option_comes_from_the_command_line_or_else_from_its_variable_or_else
 def test_all_that_is_wrong_is_said_at_once_and_where_it_was_given() -> None:
     command_line = {
         "max_sessions": "0",
-        "keep_plans_days": "-1",
+        "patience_seconds": "-1",
         "stall_seconds": "nan",
         "drain_jobs": "kill",
         "s3_endpoint_url": "here",
@@ -99,8 +99,8 @@ def test_all_that_is_wrong_is_said_at_once_and_where_it_was_given() -> None:
         "LITHIFY_CLAIM_SECONDS: 'soon' is not a number, at least 0.5",
         "--drain-jobs: 'kill' is none of auto, leave, stop",
         "LITHIFY_UNTIL_IDLE: 'maybe' is not true or false",
+        "--patience-seconds: '-1' is not a number, at least 0",
         "--stall-seconds: 'nan' is not a number, at least 1",
-        "--keep-plans-days: '-1' is not a number, at least 0",
     ]
     assert options.dispatcher.controller.max_sessions == 1
     assert "topic_arn" in errors.names

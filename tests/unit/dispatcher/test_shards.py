@@ -21,7 +21,7 @@ from dispatcher.cli.job_run_lines import job_run_lines
 from dispatcher.cli.output import as_text
 from dispatcher.operations.status import view_all, view_job_run
 from dispatcher.records.claims import Claim, claim_job_run
-from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
+from dispatcher.records.history_upkeep import HistoryUpkeep
 from dispatcher.records.job_run_log import CancelRequested, JobRunStatus, SessionsFound, ShardEnded
 from dispatcher.records.keys import JobRunLogFolder, JobRunObject, PausedObject
 from dispatcher.records.sessions import SessionPin
@@ -128,7 +128,7 @@ def test_plans_heartbeats_and_cursors_of_shards_go_with_those_of_their_job_run(d
     desk.accept(job_run_id="wider", source_table_id=WIDE)
     desk.run()
     desk.clock.sleep(3 * 86_400.0)
-    kept_up = HistoryUpkeep(desk.records, HistorySettings(), desk.clock)
+    kept_up = HistoryUpkeep(desk.records, desk.clock)
     kept_up.close_days()
     (day,) = desk.records.history.closed_days()
     before = [entry.key for entry in desk.records.store.list("job_runs/")]

@@ -14,7 +14,7 @@ from compactor.storage.object_store import ObjectEntry
 from dispatcher.operations.lag_board import TABLES_SAMPLED, LagBoard
 from dispatcher.operations.metrics import prometheus_text
 from dispatcher.operations.table_lag import TABLES_SHOWN, TableLag, most_behind_first, table_gauges
-from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
+from dispatcher.records.history_upkeep import HistoryUpkeep
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.lag_samples import close_lag_days
 from tests.fakes.faulty_store import FaultyStore
@@ -167,7 +167,7 @@ def test_two_dispatchers_may_close_a_day_at_once(clock: ManualClock) -> None:
 
 def test_upkeep_looks_for_days_to_close_once_a_day_and_again_after_an_error(clock: ManualClock) -> None:
     store = FaultyStore(MemoryStore(clock))
-    upkeep = HistoryUpkeep(JobRunStore(store, clock), HistorySettings(), clock)
+    upkeep = HistoryUpkeep(JobRunStore(store, clock), clock)
     upkeep.round()
     look(board(store, clock), lag("a", 1))
     clock.sleep(86_400)
