@@ -91,7 +91,7 @@ def _of_queues(stage: Stage, queues: QueueNames) -> Iterator[Alarm]:
     )
     yield Alarm(
         "DeadLetters",
-        "Documents that can never work: `lithify report dead-letters` says why, `lithify redrive` sends them again",
+        "Documents that can never work: `lithify redrive --list` says why, `lithify redrive` sends them again",
         "AWS/SQS",
         "ApproximateNumberOfMessagesVisible",
         1,
@@ -125,7 +125,7 @@ def _of_ingest(stage: Stage, queues: QueueNames) -> Iterator[Alarm]:
 def _of_sessions(ours: str) -> Iterator[Alarm]:
     yield Alarm(
         "StalledSession",
-        "A session has made no progress for longer than a stall takes to be ended: `lithify report sessions`",
+        "A session has made no progress for longer than a stall takes to be ended: `lithify status ID` shows it",
         ours,
         metric_name(samples.HEARTBEAT_AGE),
         WatchTimers.stall_seconds + WatchTimers.exit_seconds,
@@ -141,7 +141,7 @@ def _of_sessions(ours: str) -> Iterator[Alarm]:
     )
     yield Alarm(
         "SlaMissed",
-        "A job run took longer than its desired SLA: `lithify report runs`",
+        "A job run took longer than its desired SLA: `lithify status` says which",
         ours,
         metric_name(samples.JOB_RUNS_LATE),
         1,
@@ -183,7 +183,7 @@ def _of_dispatchers(stage: Stage, ours: str) -> Iterator[Alarm]:
 def _of_clusters(stage: Stage, ours: str) -> Iterator[Alarm]:
     yield Alarm(
         "MoneyOfTheDay",
-        "Sessions have cost more today than the stage expects: `lithify report runs`",
+        "Sessions have cost more today than the stage expects: `lithify status` says which",
         ours,
         metric_name(samples.COST),
         stage.usd_per_day,

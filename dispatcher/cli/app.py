@@ -53,14 +53,8 @@ GROUPS = {
     ),
     "privacy": ("What may still hold the values of a deleted key.", {"prove": "audit:prove_key"}),
     "report": (
-        "Job runs, sessions, clusters, dead letters and tables, all of a kind at once.",
-        {
-            "runs": "report:runs",
-            "sessions": "report:sessions",
-            "clusters": "report:clusters",
-            "dead-letters": "report:dead_letters",
-            "tables": "report:tables",
-        },
+        "How far tables are behind.",
+        {"tables": "report:tables"},
     ),
     "table": (
         "Tables and their deltas.",

@@ -42,7 +42,7 @@ from dispatcher.cli.table_places import LakePlace, StatePlace
 from dispatcher.clients import CommandDependencies, QueueAddress
 from dispatcher.intake.instruction import InstructionDocument
 from dispatcher.intake.intake import preview_job_run_id
-from dispatcher.layout import FAILED, STATUS, Column, age_text, seconds_text, time_text
+from dispatcher.layout import FAILED, STATUS, Column, age_text, count_text, seconds_text, time_text, usd_text
 from dispatcher.operations.retry import JobRunRetry, begin_retry, plan_retry
 from dispatcher.operations.status import OPEN, UNREADABLE, JobRunView, find_job_run, view_all, view_job_run
 from dispatcher.records.job_run_log import CancelRequested, JobRunAction, JobRunState, JobRunStatus
@@ -56,7 +56,10 @@ _JOB_RUN_COLUMNS = (
     STATUS,
     Column("accepted_at_ms", "accepted (UTC)", time_text),
     Column("seconds", show=seconds_text),
-    Column("owner", for_people=False),
+    Column("expected_sla", "expected", seconds_text),
+    Column("desired_sla", "desired", count_text),
+    Column("late_seconds", "late", seconds_text),
+    Column("usd", show=usd_text),
 )
 
 ENDED_SHOWN = 1_000
@@ -149,8 +152,8 @@ def status(
     ] = ENDED_SHOWN,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Show job runs, and the dispatchers that run; or one job run with its sessions. `lithify table show TABLE` shows
-    who else is at work on a table."""
+    """Show job runs, how long each took against what was expected and desired, what it cost, and the dispatchers that
+    run; or one job run with its sessions. `lithify table show TABLE` shows who else is at work on a table."""
     records = state.open(dependencies)
     if job_run_id is not None:
         view = view_job_run(records, job_run_id, dependencies.clock)
@@ -166,7 +169,7 @@ def status(
     answer_records(
         output,
         {
-            "job_runs": [view.model_dump(mode="json", exclude={"sessions"}) for view in views],
+            "job_runs": [_against_desired(view) for view in views],
             "paused": [pause.model_dump(mode="json") for pause in pauses],
             "dispatchers": dispatchers,
         },
@@ -182,6 +185,12 @@ def status(
         + [f"Dispatcher {each['owner']} signalled {age_text(each['seconds_ago'])} ago." for each in dispatchers]
         + ["No dispatcher runs on this state."] * (not dispatchers),
     )
+
+
+def _against_desired(view: JobRunView) -> dict[str, object]:
+    late = view.seconds_late(view.seconds)
+    record = view.model_dump(mode="json", exclude={"sessions"})
+    return {**record, "late_seconds": max(late, 0.0) if late is not None else None}
 
 
 def cancel(

@@ -35,7 +35,7 @@ FIRST_ACTION = {
         "A table's oldest row has been waiting for longer than its policy allows: `lithify report tables` says which, "
         "`lithify keeper plan` why it is not compacted"
     ),
-    "JobRunFailed": "A job run has failed: `lithify report runs` says which, `lithify status ID` why",
+    "JobRunFailed": "A job run has failed: `lithify status` says which, `lithify status ID` why",
     "KeeperSilent": "No keeper looks at the tables: nothing is compacted or collected. Its log says why",
     "KeeperFails": "The keeper fails for a table, or does not reach a service: its `/ready` and its log say what",
 }

@@ -297,12 +297,6 @@ def each_once(*views: Iterable[JobRunView]) -> tuple[JobRunView, ...]:
     return _sorted(found.values())
 
 
-def view_open(records: JobRunStore, clock: Clock) -> tuple[JobRunView, ...]:
-    """Job runs that have not ended, as `view_all` shows them."""
-    found = _outlines(records, records.open_job_run_ids(), clock)
-    return _sorted(view for view in found if view.status in OPEN)
-
-
 def view_running_sessions(
     records: JobRunStore, job_run_id: str, clock: Clock, sessions_max: int
 ) -> tuple[SessionView, ...]:

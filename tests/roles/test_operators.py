@@ -118,10 +118,10 @@ def test_the_page_hears_the_events_of_the_stage_s_queue(stage: DeployedStage, mo
 def test_a_dead_letter_is_seen_by_who_acts_and_sent_again(stage: DeployedStage) -> None:
     stage.client("sqs").send_message(QueueUrl=stage.queue_url("Instructions"), MessageBody='{"schema_version": "1"}')
     done(stage.dispatch())
-    (seen,) = act(stage, "report", "dead-letters", "--output", "json").json()["dead_letters"]
+    (seen,) = act(stage, "redrive", "--list", "--output", "json").json()["messages"]
     assert "source_table_id" in str(seen["reasons"])
     assert len(act(stage, "redrive", "--output", "json").json()["messages"]) == 1
-    assert act(stage, "report", "dead-letters", "--output", "json").json()["dead_letters"] == []
+    assert act(stage, "redrive", "--list", "--output", "json").json()["messages"] == []
 
 
 def test_events_that_their_topic_refused_are_published_later(stage: DeployedStage) -> None:

@@ -86,8 +86,6 @@ def test_a_stage_works_for_weeks_and_nothing_that_a_part_needs_is_denied(stage: 
 
     reading = (
         ("status",),
-        ("report", "runs"),
-        ("report", "sessions"),
         ("report", "tables"),
         ("history",),
         ("table", "list"),

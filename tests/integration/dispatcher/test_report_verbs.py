@@ -1,4 +1,4 @@
-"""`lithify report`: what status, redrive and table list know, of all there are."""
+"""What `status`, `redrive --list` and `report tables` say of all there are."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def desk_at_work(tmp_path: Path) -> Iterator[Desk]:
 
 
 def records(command: Command, key: str, *arguments: str) -> list[dict[str, object]]:
-    result = command("report", *arguments, "-o", "json")
+    result = command(*arguments, "-o", "json")
     assert result.exit_code == 0, result.err
     found: list[dict[str, object]] = json.loads(result.out)[key]
     return found
@@ -55,29 +55,19 @@ def test_runs_have_their_time_against_what_was_expected_and_desired(
     desk: Desk, tmp_path: Path, command: Command
 ) -> None:
     state = ("--state", str(tmp_path / "state"))
-    found = {each["job_run_id"]: each for each in records(command, "job_runs", "runs", *state)}
+    found = {each["job_run_id"]: each for each in records(command, "job_runs", "status", *state)}
     assert (found["done"]["status"], found["done"]["desired_sla"], found["done"]["late_seconds"]) == (
         "succeeded",
         3_600,
         0,
     )
     assert isinstance(found["done"]["expected_sla"], float)
-    assert [each["job_run_id"] for each in records(command, "job_runs", "runs", "--open", *state)] == ["hangs"]
-    assert "expected" in command("report", "runs", *state).out
-
-
-def test_sessions_and_clusters_are_those_of_open_job_runs(desk: Desk, tmp_path: Path, command: Command) -> None:
-    state = ("--state", str(tmp_path / "state"))
-    (session,) = records(command, "sessions", "sessions", *state)
-    assert (session["job_run_id"], session["table"], session["status"]) == ("hangs", TABLE, "running")
-    desk.tick_until(lambda: records(command, "clusters", "clusters", *state) != [])
-    (cluster,) = records(command, "clusters", "clusters", *state)
-    assert cluster["job_run_id"] == "hangs"
-    assert cluster["cluster"]
+    assert (found["hangs"]["status"], found["hangs"]["late_seconds"]) == ("running", None)
+    assert "expected" in command("status", *state).out
 
 
 def test_tables_are_listed_by_lag(desk: Desk, tmp_path: Path, command: Command) -> None:
-    first, second = records(command, "tables", "tables", "--lake", str(tmp_path / "lake"))
+    first, second = records(command, "tables", "report", "tables", "--lake", str(tmp_path / "lake"))
     assert (first["table_id"], first["pending_rows"]) == (OTHER, 2)
     assert (second["table_id"], second["pending_rows"]) == (TABLE, 1)
     assert float(str(first["pending_seconds"])) >= float(str(second["pending_seconds"])) > 0
@@ -88,11 +78,14 @@ def test_a_table_that_is_late_by_its_own_policy_comes_first(desk: Desk, tmp_path
     desk.lake.table(TABLE).set_properties({"primary_keys": ["id"], "compact_when": {"lag_seconds": 5}})
     desk.move_on(60)
     places = ("--lake", str(tmp_path / "lake"))
-    first, second = records(command, "tables", "tables", *places)
+    first, second = records(command, "tables", "report", "tables", *places)
     assert (first["table_id"], first["lag_bound_seconds"], second["table_id"]) == (TABLE, 5, OTHER)
     assert float(str(first["behind"])) == float(str(first["pending_seconds"])) / 5
     given = ("--default-policy", '{"lag_seconds": 10}')
-    assert {each["lag_bound_seconds"] for each in records(command, "tables", "tables", *places, *given)} == {5, 10}
+    assert {each["lag_bound_seconds"] for each in records(command, "tables", "report", "tables", *places, *given)} == {
+        5,
+        10,
+    }
     text = command("report", "tables", *places).out
     assert text.index(TABLE) < text.index(OTHER)
     assert "bound" in text
@@ -124,10 +117,9 @@ def test_dead_letters_are_shown_with_their_reasons_and_stay(command: Command) ->
         queue.dead_letter(message, ["primary_keys is missing"])
         places = ("--queue-url", url, "--dead-letter-queue-url", dead, "--endpoint-url", endpoint_url)
         for _ in range(2):
-            (found,) = records(command, "dead_letters", "dead-letters", *places, "--region", REGION)
+            (found,) = records(command, "messages", "redrive", "--list", *places, "--region", REGION)
             assert (found["job_run_id"], found["reasons"]) == ("wrong", '["primary_keys is missing"]')
             assert "secret" not in str(found)
-        for verb in (("report", "dead-letters"), ("redrive", "--list")):
-            shown = command(*verb, *places, "--region", REGION).out
-            assert "primary_keys is missing" in shown
-            assert '"' not in shown
+        shown = command("redrive", "--list", *places, "--region", REGION).out
+        assert "primary_keys is missing" in shown
+        assert '"' not in shown

@@ -14,7 +14,7 @@ from compactor.planning.cluster_plan import ClusterPlan, PaidRates
 from compactor.planning.spec import SessionPlan, SessionSpec
 from dispatcher.cli.job_run_lines import job_run_lines
 from dispatcher.cli.output import as_text
-from dispatcher.operations.status import view_job_run, view_open
+from dispatcher.operations.status import view_all, view_job_run
 from dispatcher.records.claims import Claim, claim_job_run
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.keys import TurnsLog
@@ -365,7 +365,7 @@ def test_a_place_is_free_for_the_highest_priority_once_its_lease_has_ended_thoug
 
 def waits_for(desk: Desk, job_run_id: str) -> str | None:
     """As `status` says, of one job run and among all of them."""
-    (listed,) = [each for each in view_open(desk.records, desk.clock) if each.job_run_id == job_run_id]
+    (listed,) = [each for each in view_all(desk.records, desk.clock) if each.job_run_id == job_run_id]
     alone = view_job_run(desk.records, job_run_id, desk.clock)
     assert alone.waits_for == listed.waits_for
     text = as_text(job_run_lines(alone, None), None)
