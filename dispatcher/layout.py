@@ -116,26 +116,22 @@ def problem_style(value: object) -> str:
 class Column:
     """
     Attributes:
-        key: its name in JSON, JSON lines and CSV
+        key: its name in JSON
         heading: its name for people; left out: the key's words
         show: its values for people
-        style: how a value is coloured
-        in_csv: its values in CSV
-        for_people: whether text shows it"""
+        style: how a value is coloured"""
 
     key: str
     heading: str = ""
     show: Callable[[object], str] = word_text
     style: Callable[[object], str] = lambda _: ""
-    in_csv: Callable[[object], object] = lambda value: value
-    for_people: bool = True
 
     @property
     def title(self) -> str:
         return printable(self.heading or self.key.replace("_", " "))
 
 
-PARTITION = Column("partition", show=partition_text, in_csv=partition_text)
+PARTITION = Column("partition", show=partition_text)
 STATUS = Column("status", style=status_style)
 
 
@@ -162,7 +158,7 @@ def table_lines(columns: Sequence[Column], records: Iterable[Record], width: int
 
     Args:
         width: characters of the page; None: no limit"""
-    kept, columns = list(records), [column for column in columns if column.for_people]
+    kept = list(records)
     cells = [[printable(column.show(record.get(column.key))) for record in kept] for column in columns]
     widths = [max(map(_cells, (column.title, *texts))) for column, texts in zip(columns, cells, strict=True)]
     if width is not None and sum(widths) + _GAP * (len(widths) - 1) > width:

@@ -26,7 +26,6 @@ from dispatcher.layout import PARTITION, Column, count_text, partition_text, pri
 
 _COLUMNS = (
     PARTITION,
-    Column("rounds", show=count_text, for_people=False),
     Column("rows_before", "before", count_text),
     Column("delta_rows", "delta", count_text),
     Column("rows_out", "after", count_text),

@@ -11,13 +11,11 @@ from dispatcher.cli.output import answer_records, on_page
 from dispatcher.cli.table_places import StatePlace
 from dispatcher.clients import CommandDependencies
 from dispatcher.layout import FAILED, STATUS, Column, counts, seconds_text, time_text, usd_text
-from dispatcher.records.history import EndedJobRun
 from dispatcher.records.job_run_log import JobRunStatus
 
 ENDS = (JobRunStatus.SUCCEEDED, JobRunStatus.FAILED, JobRunStatus.CANCELLED, JobRunStatus.REJECTED)
 
 _COLUMNS = (
-    Column("day", for_people=False),
     Column("job_run_id", "job run"),
     Column("table"),
     STATUS,
@@ -25,12 +23,6 @@ _COLUMNS = (
     Column("seconds", show=seconds_text),
     *counts("rounds", "rows_in", "rows_out"),
     Column("usd", show=usd_text),
-    *(
-        Column(name, for_people=False)
-        for name in (*EndedJobRun.model_fields, "message_id")
-        if name
-        not in ("job_run_id", "table", "status", "ended_at_ms", "seconds", "rounds", "rows_in", "rows_out", "usd")
-    ),
 )
 
 

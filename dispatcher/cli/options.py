@@ -13,7 +13,6 @@ class Output(StrEnum):
     TEXT = "text"
     JSON = "json"
     JSONL = "jsonl"
-    CSV = "csv"
 
 
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Format of the answer.")]

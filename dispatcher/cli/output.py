@@ -1,9 +1,9 @@
-"""Output of commands: text for people, JSON, JSON lines or CSV for programs. Answers go to stdout, logs to stderr.
+"""Output of commands: text for people, JSON or JSON lines for programs. Answers go to stdout, logs to stderr.
 
     answer(output, value, lines)              one thing: JSON of `value`, or `lines`
     answer_records(output, value, key, ...)   many of a kind, under `value[key]`: a table, or a line each
 
-A partition is an object of its values by key in JSON and JSON lines, and `key=value` in CSV and in text.
+A partition is an object of its values by key in JSON and JSON lines, and `key=value` in text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic_core import to_json
 
 from compactor.model.errors import Invalid, Unavailable
 from dispatcher.cli.options import Output
-from dispatcher.layout import FAILED, PARTITION, Column, Line, Record, data_text, printable, sentence_lines, table_lines
+from dispatcher.layout import FAILED, Column, Line, Record, data_text, printable, sentence_lines, table_lines
 
 if TYPE_CHECKING:  # rich is loaded for a terminal
     from rich.color import ColorSystem
@@ -35,8 +35,6 @@ def answer(output: Output, value: Record, lines: Lines) -> None:
             answer_json(value)
         case Output.JSONL:
             _write([data_text(value) + "\n"])
-        case Output.CSV:
-            _write_csv([PARTITION if key == PARTITION.key else Column(key) for key in value], [value])
         case Output.TEXT:
             write_lines(lines)
 
@@ -57,10 +55,11 @@ def answer_records(
     Args:
         value: the complete answer, for JSON
         key: where in it the records are: mappings, which have the columns' keys and maybe more
+        columns: of the text
         none: the text if there is no record
         before: the text above the table
         after: the text below it
-        notes: important: below the text, on stderr for JSON lines and CSV. JSON's `value` has them"""
+        notes: important: below the text, on stderr for JSON lines. JSON's `value` has them"""
     records = value[key]
     if not isinstance(records, Iterable):
         raise TypeError(f"{key} holds no records")
@@ -69,16 +68,12 @@ def answer_records(
             answer_json(value)
         case Output.JSONL:
             _write(data_text(record) + "\n" for record in records)
-        case Output.CSV:
-            _write_csv(columns, records)
+            for note in notes:
+                print_error(note)
         case Output.TEXT:
             kept = list(records)
             table = table_lines(columns, kept, page_width()) if kept else [none] if none else ()
             write_lines((*before, *table, *after, *notes))
-            return
-    if output is not Output.JSON:
-        for note in notes:
-            print_error(note)
 
 
 def answer_json(value: object) -> None:
@@ -179,28 +174,9 @@ def _laid_out(lines: Lines, width: int | None) -> Iterable[Line]:
             yield line
 
 
-def _write_csv(columns: Sequence[Column], records: Iterable[Record]) -> None:
-    _write([",".join(_csv_cell(column.key) for column in columns) + "\n"])
-    _write(
-        ",".join(_csv_cell(column.in_csv(record.get(column.key))) for column in columns) + "\n" for record in records
-    )
-
-
-def _csv_cell(value: object) -> str:
-    """An empty cell for null, `""` for an empty text."""
-    if value is None:
-        return ""
-    text = value if isinstance(value, str) else data_text(value)
-    if not isinstance(value, str) and text.startswith('"'):  # types that JSON lacks: times, decimal numbers
-        text = text[1:-1]
-    if text and not any(character in text for character in ',"\r\n'):
-        return text
-    return '"' + text.replace('"', '""') + '"'
-
-
 def parse_partition(pairs: Sequence[str] | None) -> dict[str, str]:
-    """Raises `Invalid` for anything but key=value, each key once. A value of two double quotes is the empty text, as in
-    CSV: no value at all is mostly a variable of a shell that is not set."""
+    """Raises `Invalid` for anything but key=value, each key once. A value of two double quotes is the empty text: no
+    value at all is mostly a variable of a shell that is not set."""
     partition: dict[str, str] = {}
     for pair in pairs or ():
         key, separator, value = pair.partition("=")

@@ -42,7 +42,6 @@ class FilesOutput(StrEnum):
     TEXT = "text"
     JSON = "json"
     JSONL = "jsonl"
-    CSV = "csv"
     PATHS = "paths"
 
 

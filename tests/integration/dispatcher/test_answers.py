@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +29,7 @@ VERBS = (
     ("table", "lookup", TABLE, *OF_DAY, "--key", "id=1"),
     ("table", "verify", TABLE),
 )
-FORMS = ("text", "json", "jsonl", "csv")
+FORMS = ("text", "json", "jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -66,33 +64,22 @@ def test_an_answer_ends_in_a_line_end_and_its_keys_are_words(
 ) -> None:
     out = output_of(command, lake, verb, form)
     assert out.endswith("\n") or (form == "jsonl" and not out)
-    if form == "csv":
-        keys = next(csv.reader(io.StringIO(out)))
-    else:
-        values = {"text": [], "json": [out], "jsonl": out.splitlines()}[form]
-        keys = [key for value in values for key, _ in pairs(json.loads(value))]
+    values = {"text": [], "json": [out], "jsonl": out.splitlines()}[form]
+    keys = [key for value in values for key, _ in pairs(json.loads(value))]
     assert not [key for key in keys if " " in key and key not in DAY]
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 def test_a_partition_has_one_spelling(command: Command, lake: Path, verb: tuple[str, ...]) -> None:
     in_json = [value for key, value in pairs(json.loads(output_of(command, lake, verb, "json"))) if key == "partition"]
-    in_csv = [
-        row["partition"]
-        for row in csv.DictReader(io.StringIO(output_of(command, lake, verb, "csv")))
-        if "partition" in row
-    ]
     assert all(partition == DAY for partition in in_json)
-    assert all(partition == f"day={DAY['day']}" for partition in in_csv)
 
 
-def test_rows_come_out_of_csv_and_json_lines_as_they_went_in(command: Command, lake: Path) -> None:
+def test_rows_come_out_of_json_lines_as_they_went_in(command: Command, lake: Path) -> None:
     rows = [{"id": 1, "v": "[/]", **DAY}, {"id": 2, "v": '"\n', **DAY}]
     scan = ("table", "scan", TABLE)
     lines = [json.loads(line) for line in output_of(command, lake, scan, "jsonl").splitlines()]
-    table = list(csv.DictReader(io.StringIO(output_of(command, lake, scan, "csv"))))
     assert sorted(lines, key=lambda row: row["id"]) == rows
-    assert sorted(table, key=lambda row: row["id"]) == [{**row, "id": str(row["id"])} for row in rows]
 
 
 def pairs(value: object) -> Iterator[tuple[str, object]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator
 from datetime import date
@@ -74,8 +72,7 @@ def test_the_history_has_every_job_run_that_has_ended_the_latest_first(
     assert len(answer(command, "history", *state, "--until", FIRST)["job_runs"]) == 2
     assert len(answer(command, "history", *state, "--since", SECOND, "--table", TABLE)["job_runs"]) == 1
     assert answer(command, "history", *state, "--table", "ACME.OTHER.V1")["job_runs"] == []
-    rows = list(csv.DictReader(io.StringIO(command("history", *state, "-o", "csv").out)))
-    assert set(rows[0]) == {"day", "message_id", *EndedJobRun.model_fields}
+    assert set(found[0]) == {"day", "message_id", *EndedJobRun.model_fields}
     assert "second" in command("history", *state).out
 
 

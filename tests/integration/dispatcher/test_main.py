@@ -53,7 +53,7 @@ def test_without_a_verb_there_is_help_and_exit_code_2(command: Command, argument
         (
             ("status", "--state", "s", "-o", "yaml"),
             (
-                "Invalid value for '--output' / '-o': 'yaml' is not one of 'text', 'json', 'jsonl', 'csv'. "
+                "Invalid value for '--output' / '-o': 'yaml' is not one of 'text', 'json', 'jsonl'. "
                 "For help: lithify status --help"
             ),
         ),

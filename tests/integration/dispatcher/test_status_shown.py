@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import fcntl
-import io
 import json
 import os
 import pty
@@ -60,11 +58,9 @@ def test_job_runs_are_listed_in_forms_for_programs(desk: Desk, tmp_path: Path, c
     state = ("--state", str(tmp_path / "state"))
     listed = json.loads(command("status", *state, "-o", "json").out)["job_runs"]
     lines = [json.loads(line) for line in command("status", *state, "-o", "jsonl").out.splitlines()]
-    rows = list(csv.DictReader(io.StringIO(command("status", *state, "-o", "csv").out)))
     names = [each["job_run_id"] for each in listed]
     assert LIKE_MARKUP in names
-    assert [each["job_run_id"] for each in lines] == [each["job_run_id"] for each in rows] == names
-    assert [each["status"] for each in lines] == [each["status"] for each in rows]
+    assert [each["job_run_id"] for each in lines] == names
     keys = {key for each in listed for key in each}
     assert not any(" " in key for key in keys)
 

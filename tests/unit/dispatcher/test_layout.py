@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import unicodedata
 
@@ -114,23 +112,13 @@ def answered(capsys: pytest.CaptureFixture[str], output: Output) -> str:
     printed = capsys.readouterr()
     assert printed.out.endswith("\n")
     assert not printed.out.endswith("\n\n")
-    assert printed.err == ("lithify: and more\n" if output in (Output.JSONL, Output.CSV) else "")
+    assert printed.err == ("lithify: and more\n" if output is Output.JSONL else "")
     return printed.out
 
 
 def test_records_as_json_lines_are_whole_records(capsys: pytest.CaptureFixture[str]) -> None:
     assert [json.loads(line) for line in answered(capsys, Output.JSONL).splitlines()] == RECORDS
     assert json.loads(answered(capsys, Output.JSON))["streams"] == RECORDS
-
-
-def test_records_as_csv_tell_null_from_nothing_and_spell_partitions_as_options_do(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    out = answered(capsys, Output.CSV)
-    assert out.splitlines()[0] == "partition,rows,note,more"
-    assert out.splitlines()[1] == '"day=a,b",1,"",'
-    rows = list(csv.reader(io.StringIO(out)))
-    assert rows[2] == ["(unpartitioned)", "", 'the "last"\nof them', '[1,{"a":2}]']
 
 
 @pytest.mark.parametrize("output", list(Output))
@@ -146,6 +134,5 @@ def test_an_answer_of_one_thing_ends_in_a_line_end_in_every_form(
             Output.TEXT: "Three rows.",
             Output.JSON: "}",
             Output.JSONL: '{"partition":{"day":"1"},"rows":3}',
-            Output.CSV: "day=1,3",
         }[output]
     )
