@@ -1,14 +1,13 @@
 """`lithify redrive`: sends dead letters again after the cause was repaired."""
 
 import json
-import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
-from compactor.model.errors import Invalid, LithifyError
+from compactor.model.errors import LithifyError
 from compactor.model.names import counted
 from dispatcher.cli.options import DeadLettersOption, EndpointOption, Output, OutputOption, QueueOption, RegionOption
 from dispatcher.cli.output import answer
@@ -25,35 +24,22 @@ are read for longer than they are invisible."""
 RELEASED_AT_ONCE = 16
 """Releases that are requested side by side: each is one request, which is mostly waiting."""
 
-_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-
 DeadLetter = dict[str, str | int | None]
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Selects the dead letters that match all given conditions.
-
-    Attributes:
-        ids: of the message, on this queue or as it first came, or of the job run
-        reason: a part of any of its reasons, in any case"""
+    """Selects the dead letters that match all given conditions. `ids`: of the message, on this queue or as it first
+    came, or of the job run."""
 
     ids: frozenset[str] = frozenset()
     table: str | None = None
-    reason: str | None = None
-    older_than_seconds: int | None = None
-    newer_than_seconds: int | None = None
 
-    def takes(self, message: QueueMessage, now_ms: int) -> bool:
+    def takes(self, message: QueueMessage) -> bool:
         document = _fields(message.body)
         own_ids = {message.message_id, message.origin.message_id, str(document.get("job_run_id"))}
-        age_seconds = (now_ms - message.sent_at_ms) / 1000
-        return (
-            (not self.ids or not self.ids.isdisjoint(own_ids))
-            and (self.table is None or document.get("source_table_id") == self.table)
-            and (self.reason is None or self.reason.casefold() in reasons_text(message.reasons).casefold())
-            and (self.older_than_seconds is None or age_seconds >= self.older_than_seconds)
-            and (self.newer_than_seconds is None or age_seconds <= self.newer_than_seconds)
+        return (not self.ids or not self.ids.isdisjoint(own_ids)) and (
+            self.table is None or document.get("source_table_id") == self.table
         )
 
 
@@ -68,58 +54,29 @@ def redrive(
         typer.Option("--id", help="Only this message or job run; once for each.", metavar="ID"),
     ] = None,
     table: Annotated[str | None, typer.Option(help="Only documents of this source table.", metavar="TABLE")] = None,
-    reason: Annotated[str | None, typer.Option(help="Only messages whose reason contains this text.")] = None,
-    older_than: Annotated[
-        str | None, typer.Option(help="Only messages that are at least this old: 90s, 30m, 12h, 7d.")
-    ] = None,
-    newer_than: Annotated[str | None, typer.Option(help="Only messages that are at most this old.")] = None,
-    messages_max: Annotated[
-        int | None, typer.Option("--max", min=1, help="Largest number of messages to send. Default: all.")
-    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", "--list", help="Show the messages with their reasons, and send nothing.")
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Send the dead-letter queue's documents again, as new messages, after their cause of failure was fixed."""
-    selection = Selection(
-        ids=frozenset(only_id or ()),
-        table=table,
-        reason=reason,
-        older_than_seconds=parse_age(older_than, "--older-than") if older_than is not None else None,
-        newer_than_seconds=parse_age(newer_than, "--newer-than") if newer_than is not None else None,
-    )
     queue = dependencies.clients.queue(QueueAddress(queue_url, dead_letter_queue_url, endpoint_url, region))
-    report = move(queue, selection, messages_max, dependencies.clock.now_ms(), dry_run=dry_run)
+    report = move(queue, Selection(frozenset(only_id or ()), table), dry_run=dry_run)
     count = counted(len(report), "message")
     last = f"{count} would be sent again; nothing was." if dry_run else f"{count} sent again."
-    if len(report) == messages_max:
-        last += " That is --max: there may be more."
     answer(output, {"moved": not dry_run, "messages": report}, [*map(_line, report), last])
 
 
-def parse_age(text: str, option: str) -> int:
-    """Seconds. Raises `Invalid` for anything but a number with its unit."""
-    match = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
-    if match is None:
-        raise Invalid(f"{option} {text!r} is no time: write a number and s, m, h or d, for example 12h")
-    return int(match[1]) * _SECONDS[match[2]]
-
-
-def move(
-    queue: Queue, selection: Selection, messages_max: int | None, now_ms: int, *, dry_run: bool
-) -> list[DeadLetter]:
-    """Each is sent before it is deleted: a crash in between sends it twice, and loses none. The rest are released.
-
-    Args:
-        messages_max: None: all. What was sent here and is dead-lettered again meanwhile is not sent a second time"""
+def move(queue: Queue, selection: Selection, *, dry_run: bool) -> list[DeadLetter]:
+    """Each is sent before it is deleted: a crash in between sends it twice, and loses none. The rest are released. What
+    was sent here and is dead-lettered again meanwhile is not sent a second time."""
     dead_letters = queue.dead_letters()
     report: list[DeadLetter] = []
     stays: dict[str, QueueMessage] = {}
     sent: set[str] = set()
     known_receives = 0
     try:
-        while len(report) != messages_max and known_receives < KNOWN_AT_A_TIME_MAX:
+        while known_receives < KNOWN_AT_A_TIME_MAX:
             received = dead_letters.receive(10, 1, VISIBILITY_SECONDS)
             if not received:
                 break
@@ -128,7 +85,7 @@ def move(
             for message in received:
                 is_new = message.message_id not in stays and message.origin.message_id not in sent
                 stays[message.message_id] = message  # with the latest receipt, if it came a second time
-                if not is_new or len(report) == messages_max or not selection.takes(message, now_ms):
+                if not is_new or not selection.takes(message):
                     continue
                 report.append(_shown(message))
                 if not dry_run:
