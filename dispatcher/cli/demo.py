@@ -1,6 +1,6 @@
 """`lithify demo`: all of Lithify on this machine, from instructions on a queue to compacted tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -11,13 +11,12 @@ from rich.console import Console
 
 from compactor.log_context import configure_logging
 from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, Unavailable
-from compactor.model.names import counted
 from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer, as_text, flush
 from dispatcher.clients import CommandDependencies
-from dispatcher.demo.changes_scenario import ANNOUNCED_TIMES, ChangesScenario
+from dispatcher.demo.changes_scenario import ChangesScenario
 from dispatcher.demo.environment import DemoEnvironment, demo_environment, demo_page, make_dispatcher, make_folder
-from dispatcher.demo.keeper_scenario import LAG_SECONDS_MAX, KeeperScenario
+from dispatcher.demo.keeper_scenario import KeeperScenario
 from dispatcher.demo.report import (
     Check,
     FollowUp,
@@ -29,7 +28,7 @@ from dispatcher.demo.report import (
     sessions_table,
 )
 from dispatcher.demo.scenario import JOB_RUNS, Scenario
-from dispatcher.demo.screen import DemoProgress, Screen
+from dispatcher.demo.screen import Screen
 from dispatcher.demo.stand_ins import AWS_VARIABLES
 from dispatcher.layout import FAILED, SUCCEEDED, Line, printable
 from dispatcher.operations.status import JobRunView, view_job_run
@@ -88,27 +87,32 @@ def demo(
             if serve:
                 url = running.enter_context(demo_page(environment, dependencies.clock))
                 out.print(f"The page is at {url}", soft_wrap=True)
+            clock, program, screen = dependencies.clock, dependencies.program, Screen(out, dependencies.clock)
+            dispatch = make_dispatcher(dependencies, environment, max_sessions)
             if keeper or changes:
-                show = _show_changes if changes else _show_keeper
-                show(dependencies, environment, out, (seconds, max_sessions), output)
+                done = (
+                    ChangesScenario(environment, program, screen, clock, seconds).run(dispatch, stops)
+                    if changes
+                    else KeeperScenario(environment, screen, clock, seconds).run(dispatch, stops)
+                )
+                if stops.interrupted:
+                    raise _stopped_early(environment, out)
+                answer(output, {**asdict(done), "holds": done.holds}, [_check_line(Check(done.claim, done.holds))])
+                if not done.holds:
+                    raise typer.Exit(EXIT_FAILED)
                 if serve:
                     _wait(dependencies, out)
                 return
-            started_at_seconds = dependencies.clock.monotonic_seconds()
-            progress = DemoProgress()
-            with Screen(out, progress, dependencies.clock) as screen:
-                queue_url, path = environment.endpoint_url, demo_folder.shown
-                screen.show_step(f"the queue and the topic are at {queue_url}; all files are in {path}")
-                scenario = Scenario(environment, screen, progress, scale_factor)
-                ended = scenario.run(make_dispatcher(dependencies, environment, max_sessions), stops)
-            if not ended:
+            started_at_seconds = clock.monotonic_seconds()
+            queue_url, path = environment.endpoint_url, demo_folder.shown
+            screen.show_step(f"the queue and the topic are at {queue_url}; all files are in {path}")
+            scenario = Scenario(environment, screen, scale_factor)
+            if not scenario.run(dispatch, stops):
                 raise _stopped_early(environment, out)
             views = _views(dependencies, environment)
-            took_seconds = dependencies.clock.monotonic_seconds() - started_at_seconds
+            took_seconds = clock.monotonic_seconds() - started_at_seconds
             report = _report(dependencies, environment, scenario, views, took_seconds, out)
-            follow_up = (
-                make_follow_up(dependencies.program, environment, scenario.deltas) if keep_serving or serve else None
-            )
+            follow_up = make_follow_up(program, environment, scenario.deltas) if keep_serving or serve else None
             if follow_up is not None:
                 report["follow_up"] = {"environment": follow_up.variables, "commands": follow_up.commands}
             if output is not Output.TEXT:
@@ -118,62 +122,9 @@ def demo(
                 _serve(dependencies, follow_up, out)
 
 
-def _show_keeper(
-    dependencies: CommandDependencies,
-    environment: DemoEnvironment,
-    out: Console,
-    shape: tuple[float, int | None],
-    output: Output,
-) -> None:
-    """`shape`: seconds of the writers, and sessions at a time. Exits with 1 if the keeper was too late."""
-    seconds, max_sessions = shape
-    stops = dependencies.stops_on_signal()
-    with Screen(out, DemoProgress(), dependencies.clock) as screen:
-        scenario = KeeperScenario(environment, screen, dependencies.clock, seconds)
-        kept = scenario.run(make_dispatcher(dependencies, environment, max_sessions), stops)
-    if stops.interrupted:
-        raise _stopped_early(environment, out)
-    claim = (
-        f"{kept.deltas:,} deltas in {kept.seconds:.0f} s: the greatest lag was {kept.greatest_lag_seconds:.0f} s, of "
-        f"less than {LAG_SECONDS_MAX:.0f} s, with {counted(kept.decisions, 'decision')}, and "
-        f"{counted(kept.files, 'file')} left; ${kept.usd:,.4f} on EMR"
-    )
-    _answer_check(Check(claim, kept.holds), asdict(kept), output)
-
-
-def _show_changes(
-    dependencies: CommandDependencies,
-    environment: DemoEnvironment,
-    out: Console,
-    shape: tuple[float, int | None],
-    output: Output,
-) -> None:
-    """`shape`: seconds of the shop, and sessions at a time. Exits with 1 if the tables are not equal at the end."""
-    seconds, max_sessions = shape
-    stops = dependencies.stops_on_signal()
-    scenario = ChangesScenario(environment, dependencies.program, dependencies.clock, seconds)
-    with Screen(out, DemoProgress(), dependencies.clock, scenario.render) as screen:
-        played = scenario.run(screen, make_dispatcher(dependencies, environment, max_sessions), stops)
-    if stops.interrupted:
-        raise _stopped_early(environment, out)
-    tables = " and ".join(f"{each.name} of {each.lake_rows:,} rows" for each in played.tables)
-    claim = (
-        f"{played.changes:,} changes in {counted(played.files, 'file')}, each announced {ANNOUNCED_TIMES} times, in "
-        f"{played.seconds:.0f} s: the compacted tables, {tables}, are equal to the shop's"
-    )
-    _answer_check(Check(claim, played.holds), asdict(played), output)
-
-
 def _stopped_early(environment: DemoEnvironment, out: Console) -> typer.Exit:
     out.print(f"Stopped before its end. What was done until then is in {environment.folder.shown}.")
     return typer.Exit(EXIT_INTERRUPTED)
-
-
-def _answer_check(check: Check, facts: Mapping[str, object], output: Output) -> None:
-    """Exits with 1 if it does not hold."""
-    answer(output, {**facts, "holds": check.holds}, [_check_line(check)])
-    if not check.holds:
-        raise typer.Exit(EXIT_FAILED)
 
 
 def _serve(dependencies: CommandDependencies, follow_up: FollowUp, out: Console) -> None:
@@ -217,8 +168,8 @@ def _report(
     width = out.width if out.is_terminal else None
     shown = (*sessions_table(views, width), (), *paper_table(environment.lake, width), (), *map(_check_line, checks))
     out.print(as_text(shown, width), soft_wrap=True)
-    out.print(f"\n{seconds:.0f} s in all. To look further:\n")
-    for line in (*commands.setup, *commands.commands):
+    out.print(f"\n{seconds:.0f} s in all.{' To look further:' if commands else ''}\n")
+    for line in commands:
         out.print(f"  {line}", soft_wrap=True)
     out.print(f"\nLogs: {environment.folder.shown}/dispatcher.log, {environment.folder.shown}/spark/logs/")
     if not all(check.holds for check in checks):
@@ -228,8 +179,7 @@ def _report(
         "seconds": seconds,
         "job_runs": [view.model_dump(mode="json") for view in views],
         "checks": [{"claim": check.claim, "holds": check.holds} for check in checks],
-        "before": commands.setup,
-        "commands": commands.commands,
+        "commands": commands,
     }
 
 

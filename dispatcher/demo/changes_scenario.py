@@ -22,9 +22,6 @@ from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
-from rich.console import RenderableType
-from rich.table import Table as ScreenTable
-from rich.text import Text
 
 from compactor.lake import Table
 from compactor.model.clock import Clock
@@ -196,7 +193,6 @@ TRADES_PER_SAMPLE = 50
 ANNOUNCED_TIMES = 2
 """Announcements of a file: S3 announces it at least once."""
 
-_HEADINGS = ("table", "shop rows", "lake rows", "equal?", "lag", "deltas", "files")
 _STOP_SECONDS = 30.0
 
 
@@ -212,9 +208,12 @@ class Compared:
     pending_deltas: int = 0
     files: int = 0
 
-    @property
-    def equal(self) -> str:
-        return "yes" if not self.differing else f"not {counted(self.differing, 'row')} yet"
+    def __str__(self) -> str:
+        equal = "yes" if not self.differing else f"not {counted(self.differing, 'row')} yet"
+        return (
+            f"{self.name}: shop rows {self.shop_rows:,}, lake rows {self.lake_rows:,}, equal? {equal}, "
+            f"lag {self.lag_seconds:.0f} s, deltas {self.pending_deltas:,}, files {self.files:,}"
+        )
 
 
 @dataclass(frozen=True)
@@ -230,37 +229,40 @@ class PlayedFeed:
     def holds(self) -> bool:
         return all(each.lake_rows and not each.differing and not each.pending_deltas for each in self.tables)
 
+    @property
+    def claim(self) -> str:
+        tables = " and ".join(f"{each.name} of {each.lake_rows:,} rows" for each in self.tables)
+        return (
+            f"{self.changes:,} changes in {counted(self.files, 'file')}, each announced {ANNOUNCED_TIMES} times, in "
+            f"{self.seconds:.0f} s: the compacted tables, {tables}, are equal to the shop's"
+        )
+
 
 class ChangesScenario:
     """Runs once. `program`: the name of the `lithify` command in a shell."""
 
-    def __init__(self, environment: DemoEnvironment, program: str, clock: Clock, seconds: float) -> None:
+    def __init__(
+        self, environment: DemoEnvironment, program: str, screen: Screen, clock: Clock, seconds: float
+    ) -> None:
         self._environment = environment
+        self._screen = screen
         self._program = program
         self._clock = clock
         self._seconds = seconds
         self._files = self._changes = 0
-        self._shown: Sequence[Compared] = ()
 
-    def run(self, screen: Screen, dispatch: Callable[[threading.Event], object], stops: threading.Event) -> PlayedFeed:
+    def run(self, dispatch: Callable[[threading.Event], object], stops: threading.Event) -> PlayedFeed:
         """Raises what the dispatcher raised, and `Unavailable` if ingest has ended."""
         begun = self._clock.monotonic_seconds()
         tables = {name: self._create_table(name) for name in TABLES}
-        screen.show_step(f"files that land in {self._environment.landing.location.root_uri} are changes of the shop")
+        self._screen.show_step(
+            f"files that land in {self._environment.landing.location.root_uri} are changes of the shop"
+        )
         with closing(Shop()) as shop:
             with self._ingest() as ingest, keeper_and_dispatcher(self._environment, self._clock, dispatch, stops):
-                self._watch(shop, tables, (screen, ingest), stops, begun + self._seconds)
+                self._watch(shop, tables, ingest, stops, begun + self._seconds)
             whole = tuple(self._compared(shop, name, table, "compacted") for name, table in tables.items())
         return PlayedFeed(self._clock.monotonic_seconds() - begun, self._files, self._changes, whole)
-
-    def render(self) -> RenderableType:
-        """The tables as they were compared last."""
-        shown = ScreenTable(box=None, pad_edge=False, header_style="dim")
-        for number, heading in enumerate(_HEADINGS):
-            shown.add_column(heading, justify="right" if number else "left", min_width=10, no_wrap=True)
-        for each in self._shown:
-            shown.add_row(*map(Text, _cells(each)))
-        return shown
 
     def _create_table(self, name: str) -> Table:
         properties: dict[str, object] = {
@@ -308,11 +310,10 @@ class ChangesScenario:
         self,
         shop: Shop,
         tables: dict[str, Table],
-        shown: tuple[Screen, subprocess.Popen[bytes]],
+        ingest: subprocess.Popen[bytes],
         stops: threading.Event,
         closes_seconds: float,
     ) -> None:
-        screen, ingest = shown
         samples, is_open = 0, True
         while not stops.wait(SAMPLE_SECONDS) and self._clock.monotonic_seconds() < closes_seconds + DRAIN_SECONDS:
             if ingest.poll() is not None:
@@ -322,14 +323,13 @@ class ChangesScenario:
                 self._land(shop.take_feed())
                 is_open = self._clock.monotonic_seconds() < closes_seconds
                 if not is_open:
-                    screen.show_step(f"the shop closes: {self._changes:,} changes in {self._files:,} files")
-            self._shown = [self._compared(shop, name, table, "merged") for name, table in tables.items()]
+                    self._screen.show_step(f"the shop closes: {self._changes:,} changes in {self._files:,} files")
+            compared = [self._compared(shop, name, table, "merged") for name, table in tables.items()]
             if samples % SHOWN_EVERY == 0:
-                for each in self._shown:
-                    cells = zip(_HEADINGS[1:], _cells(each)[1:], strict=True)
-                    screen.show_step(f"{each.name}: {', '.join(f'{heading} {cell}' for heading, cell in cells)}")
+                for each in compared:
+                    self._screen.show_step(str(each))
             samples += 1
-            if not is_open and not any(each.differing or each.pending_deltas for each in self._shown):
+            if not is_open and not any(each.differing or each.pending_deltas for each in compared):
                 return
 
     def _land(self, feed: dict[str, bytes]) -> None:
@@ -358,15 +358,3 @@ def _rows_of(table: Table, columns: Sequence[str], view: str) -> list[Row]:
         return []
     found = table.scan(columns=columns, view=view).to_table()
     return list(zip(*(found.column(name).to_pylist() for name in columns), strict=True))
-
-
-def _cells(of: Compared) -> tuple[str, ...]:
-    return (
-        of.name,
-        f"{of.shop_rows:,}",
-        f"{of.lake_rows:,}",
-        of.equal,
-        f"{of.lag_seconds:.0f} s",
-        f"{of.pending_deltas:,}",
-        f"{of.files:,}",
-    )

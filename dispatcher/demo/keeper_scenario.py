@@ -62,6 +62,14 @@ class KeptTable:
     def holds(self) -> bool:
         return self.greatest_lag_seconds < LAG_SECONDS_MAX and not self.pending_deltas
 
+    @property
+    def claim(self) -> str:
+        return (
+            f"{self.deltas:,} deltas in {self.seconds:.0f} s: the greatest lag was {self.greatest_lag_seconds:.0f} s, "
+            f"of less than {LAG_SECONDS_MAX:.0f} s, with {counted(self.decisions, 'decision')}, and "
+            f"{counted(self.files, 'file')} left; ${self.usd:,.4f} on EMR"
+        )
+
 
 @contextmanager
 def keeper_and_dispatcher(

@@ -21,7 +21,7 @@ from dispatcher.demo import paper_example as paper
 from dispatcher.demo import tpch
 from dispatcher.demo.environment import DemoEnvironment
 from dispatcher.demo.scenario import ORDERS_JOB_RUN, instruction_for, write_instruction
-from dispatcher.demo.stand_ins import AWS_VARIABLES, BUCKET, HOST, REGION
+from dispatcher.demo.stand_ins import AWS_VARIABLES, HOST, REGION
 from dispatcher.layout import (
     HEADING,
     PARTITION,
@@ -87,43 +87,25 @@ def paper_table(lake: DeltaCatalog, width: int | None) -> Iterator[Line]:
     yield from table_lines(data_columns(paper.SCHEMA.names), rows, width)
 
 
-@dataclass(frozen=True)
-class NextCommands:
-    """Commands to try, one per line. `setup`: once, before the others."""
-
-    setup: tuple[str, ...]
-    commands: tuple[str, ...]
-
-
-def next_commands(program: str, environment: DemoEnvironment, deltas: Sequence[tpch.OrdersDelta]) -> NextCommands:
-    """Commands that read the demo's results, to be typed in the folder where the demo was started."""
-    lake, state = f"--lake {_shown(environment, 'lake')}", f"--state {_shown(environment, 'state')}"
-    setup: tuple[str, ...] = ()
+def next_commands(program: str, environment: DemoEnvironment, deltas: Sequence[tpch.OrdersDelta]) -> tuple[str, ...]:
+    """Commands that read the demo's results, to be typed in the folder where the demo was started, one per line. None
+    where the results are on an S3 server, which ends with the demo."""
     if environment.s3 is not None:
-        at_server = f" --s3-endpoint-url {environment.s3.endpoint_url} --region {REGION}"
-        lake, state = lake + at_server, state + at_server
-        credentials = (f"{name}={AWS_VARIABLES[name]}" for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
-        serve = shlex.quote(environment.folder.shown_path(environment.s3.serve))
-        setup = (serve, f"export {' '.join(credentials)}")
+        return ()
+    shown = environment.folder.shown
+    lake, state = (f"--{name} {shlex.quote(str(shown / name))}" for name in ("lake", "state"))
     order_day = shlex.quote(f"{paper.PARTITION_KEY}=1995-04-03")
     key, year = tpch.late_order(deltas[0].rows)
     one_year = f"-p {tpch.PARTITION_KEY}={year}"
-    return NextCommands(
-        setup,
-        (
-            f"{program} table scan {paper.COMPACTED_TABLE_ID} -p {order_day} {lake}",
-            f"{program} table lookup {tpch.TABLE_ID} {one_year} --key {tpch.PRIMARY_KEY}={key} {lake}",
-            f"{program} table show {tpch.TABLE_ID} {lake}",
-            f"{program} table verify {tpch.TABLE_ID} {one_year} {lake}",
-            f"{program} table log {tpch.TABLE_ID} {one_year} {lake}",
-            f"{program} status {state}",
-            f"{program} status {ORDERS_JOB_RUN} {state}",
-        ),
+    return (
+        f"{program} table scan {paper.COMPACTED_TABLE_ID} -p {order_day} {lake}",
+        f"{program} table lookup {tpch.TABLE_ID} {one_year} --key {tpch.PRIMARY_KEY}={key} {lake}",
+        f"{program} table show {tpch.TABLE_ID} {lake}",
+        f"{program} table verify {tpch.TABLE_ID} {one_year} {lake}",
+        f"{program} table log {tpch.TABLE_ID} {one_year} {lake}",
+        f"{program} status {state}",
+        f"{program} status {ORDERS_JOB_RUN} {state}",
     )
-
-
-def _shown(environment: DemoEnvironment, name: str) -> str:
-    return f"s3://{BUCKET}/{name}" if environment.s3 is not None else shlex.quote(str(environment.folder.shown / name))
 
 
 @dataclass(frozen=True)

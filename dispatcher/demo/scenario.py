@@ -1,6 +1,6 @@
 """The demo's scenario: it fills two tables, sends an instruction for each, and runs a dispatcher that compacts both.
 
-main thread      applies events to progress and screen, until both job runs have ended
+main thread      shows events, until both job runs have ended
 loading thread   appends the paper's table and TPC-H's orders, and sends the instruction of each
 dispatcher       a thread with the dispatcher of `lithify dispatch`; its Spark jobs are processes
 """
@@ -15,11 +15,18 @@ from compactor.model.names import Operation
 from dispatcher.demo import paper_example as paper
 from dispatcher.demo import tpch
 from dispatcher.demo.environment import DemoEnvironment
-from dispatcher.demo.screen import DemoProgress, Screen
+from dispatcher.demo.screen import Screen
+from dispatcher.records.job_run_events import (
+    JobRunCancelledEvent,
+    JobRunFailedEvent,
+    JobRunRejectedEvent,
+    JobRunSucceededEvent,
+)
 
 PAPER_JOB_RUN = "paper"
 ORDERS_JOB_RUN = "orders"
 JOB_RUNS = (PAPER_JOB_RUN, ORDERS_JOB_RUN)
+ENDS = (JobRunSucceededEvent, JobRunFailedEvent, JobRunRejectedEvent, JobRunCancelledEvent)
 LOOK_SECONDS = 0.1
 FIRST_TABLE_SECONDS = 10.0
 """Longest wait of the second table for the first one's end."""
@@ -28,13 +35,11 @@ FIRST_TABLE_SECONDS = 10.0
 class Scenario:
     """Runs once. `deltas` are TPC-H's, once they are loaded."""
 
-    def __init__(
-        self, environment: DemoEnvironment, screen: Screen, progress: DemoProgress, scale_factor: float
-    ) -> None:
+    def __init__(self, environment: DemoEnvironment, screen: Screen, scale_factor: float) -> None:
         self.deltas: tuple[tpch.OrdersDelta, ...] = ()
         self._environment = environment
         self._screen = screen
-        self._progress = progress
+        self._ended: set[str] = set()
         self._scale_factor = scale_factor
 
     def run(self, dispatch: Callable[[threading.Event], object], stops: threading.Event) -> bool:
@@ -55,7 +60,9 @@ class Scenario:
         while not stops.wait(LOOK_SECONDS):
             for event in self._environment.receive():
                 self._screen.show_event(event)
-            if self._progress.have_ended(JOB_RUNS):
+                if isinstance(event.data, ENDS):
+                    self._ended.add(event.jobrunid)
+            if self._ended.issuperset(JOB_RUNS):
                 return True
             if dispatching.done() or (loading.done() and loading.exception() is not None):
                 return False
@@ -85,7 +92,7 @@ class Scenario:
     def _await_first_table(self, stops: threading.Event) -> None:
         """The orders take seconds to make, in this process: dispatcher and workers start faster without that."""
         looks = round(FIRST_TABLE_SECONDS / LOOK_SECONDS)
-        while looks and not self._progress.have_ended((PAPER_JOB_RUN,)) and not stops.wait(LOOK_SECONDS):
+        while looks and PAPER_JOB_RUN not in self._ended and not stops.wait(LOOK_SECONDS):
             looks -= 1
 
     def _send(self, job_run_id: str, instruction: Mapping[str, object]) -> None:

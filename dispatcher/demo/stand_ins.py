@@ -6,7 +6,6 @@ else: the demo's processes have no AWS settings but `AWS_VARIABLES`.
 
 import json
 import logging
-import shlex
 import shutil
 import socket
 import subprocess
@@ -60,31 +59,26 @@ def queue_server() -> Iterator[str]:
 
 @dataclass(frozen=True)
 class S3Server:
-    """A seaweedfs with its data in one folder. `serve` in that folder starts it again later, on the same port."""
+    """A seaweedfs with its data in one folder."""
 
-    folder: Path
     port: int
-    command: tuple[str, ...]
 
     @property
     def endpoint_url(self) -> str:
         return f"http://{HOST}:{self.port}"
-
-    @property
-    def serve(self) -> Path:
-        return self.folder / "serve"
 
 
 @contextmanager
 def s3_server(folder: Path, create_bucket: Callable[[str], None], clock: Clock) -> Iterator[S3Server]:
     """Starts an S3 server that has `BUCKET`. `create_bucket` is called until it no longer raises `Unavailable`."""
     ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
-    server = S3Server(folder, ports["s3"], (str(_find_weed()), *_arguments(ports)))
-    _write_folder(server)
+    server, command = S3Server(ports["s3"]), (str(_find_weed()), *_arguments(ports))
+    (folder / "data").mkdir(parents=True)
+    (folder / "identities.json").write_text(json.dumps(_IDENTITIES))
     with (folder / "log.txt").open("wb") as log:
         # In its own process group: Ctrl-C interrupts only this process, which stops the server at the end.
         process = subprocess.Popen(
-            server.command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
     try:
         _await(lambda: create_bucket(server.endpoint_url), process, folder / "log.txt", clock)
@@ -108,28 +102,6 @@ def free_ports(count: int) -> list[int]:
 
 _SERVICES = ("master", "volume", "filer", "s3")
 _PORTS = (*_SERVICES, *(f"{service}.grpc" for service in _SERVICES))
-
-
-_SERVE = """\
-#!/bin/sh
-# Starts the demo's S3 server again and returns when it answers: some 20 seconds, because it was killed.
-cd "$(dirname "$0")" || exit 1
-nohup {command} > log.txt 2>&1 &
-until {python} -c 'import socket; socket.create_connection(("{host}", {port}), 1)' 2> /dev/null; do
-    kill -0 $! || exit 1
-    sleep 0.5
-done
-sleep 2
-echo "The demo's S3 server is process $!: kill $! when you have seen enough."
-"""
-
-
-def _write_folder(server: S3Server) -> None:
-    (server.folder / "data").mkdir(parents=True)
-    (server.folder / "identities.json").write_text(json.dumps(_IDENTITIES))
-    command, python = shlex.join(server.command), shlex.quote(sys.executable)
-    server.serve.write_text(_SERVE.format(command=command, python=python, host=HOST, port=server.port))
-    server.serve.chmod(0o755)
 
 
 def _arguments(ports: Mapping[str, int]) -> Sequence[str]:

@@ -63,25 +63,6 @@ def test_the_demo_compacts_both_tables_and_its_commands_work_after_it(tmp_path: 
 
 
 @pytest.mark.servers
-@pytest.mark.long
-def test_the_lake_can_lie_on_s3_and_is_served_again_afterwards(tmp_path: Path) -> None:
-    """Sessions are small ones here: what runs in them does not depend on where the lake lies."""
-    spark_home = make_spark_home(tmp_path / "spark_home")
-    done = demo(tmp_path, "--s3", "--folder", "here", "--output", "json", SPARK_HOME=str(spark_home))
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    assert [check["holds"] for check in answer["checks"]] == [True, True]
-    served = subprocess.run(
-        ["sh", "-c", " && ".join([*answer["before"], answer["commands"][0]])],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    for process in psutil.process_iter(["cwd"]):
-        if process.info["cwd"] == str(tmp_path / "here" / "s3"):
-            process.kill()
-    assert "62865095" in served.stdout, served.stderr
-
-
-@pytest.mark.servers
 def test_ctrl_c_ends_everything_that_the_demo_started(tmp_path: Path) -> None:
     spark_home = make_spark_home(tmp_path / "spark_home")
     process = subprocess.Popen(

@@ -11,20 +11,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from compactor.events.relay import Event, Subject, entry_event
-from compactor.events.types import EventData, HeartbeatEvent, SessionStartedEvent, SessionSucceededEvent
-from compactor.log.durable_log import Entry
+from compactor.events.types import SessionSucceededEvent
 from compactor.model.errors import Invalid
 from compactor.model.names import Operation
 from dispatcher.demo import tpch
 from dispatcher.demo.changes_scenario import TABLES, Compared, PlayedFeed, Shop
 from dispatcher.demo.environment import PARENT, make_folder
-from dispatcher.demo.screen import DemoProgress
 from dispatcher.operations.event_text import event_text
 from dispatcher.records.job_run_events import (
-    JobRunAcceptedEvent,
-    JobRunFailedEvent,
-    SessionLaunchedEvent,
     SessionPlannedEvent,
     SessionRetriedEvent,
 )
@@ -90,10 +84,6 @@ def test_rows_are_divided_by_their_order_year() -> None:
     assert {day.year for day in years["1995"].column("o_orderdate").to_pylist()} == {1995}
 
 
-def event(number: int, data: EventData) -> Event:
-    return entry_event(Subject("orders", "TPCH.ORDERS.V1"), "a/log", Entry(number, "id", number, ()), 0, data)
-
-
 def planned() -> SessionPlannedEvent:
     return SessionPlannedEvent(
         session_id=SESSION,
@@ -121,55 +111,6 @@ def succeeded() -> SessionSucceededEvent:
         seconds=1.5,
         expected_sla=4.5,
     )
-
-
-def test_progress_follows_a_session_from_its_plan_to_its_end() -> None:
-    progress = DemoProgress()
-    progress.apply(event(1, planned()))
-    progress.apply(
-        event(
-            2,
-            SessionLaunchedEvent(
-                session_id=SESSION, partition=PARTITION, attempt=1, cluster="local process 7, output in a file"
-            ),
-        )
-    )
-    progress.apply(
-        event(
-            3,
-            SessionStartedEvent(session_id=SESSION, partition=PARTITION, attempt=1, rounds=2, expected_sla=5.0),
-        )
-    )
-    beat = HeartbeatEvent(
-        session_id=SESSION,
-        partition=PARTITION,
-        attempt=1,
-        round_number=1,
-        rounds=2,
-        step="dedupe",
-        tasks_done=1,
-        tasks=2,
-        rows_done=0,
-        rows=9,
-    )
-    progress.apply(event(4, beat))
-    ((session_id, line),) = progress.running
-    assert session_id == SESSION
-    assert (line.partition, line.state, line.step) == ("o_orderyear=1994", "running", "dedupe")
-    assert (line.tasks_done, line.tasks, line.expected_sla) == (1, 2, 5.0)
-    progress.apply(event(5, succeeded()))
-    assert progress.running == []
-    assert len(progress.sessions) - len(progress.running) == 1
-
-
-def test_progress_knows_when_every_job_run_has_ended() -> None:
-    progress = DemoProgress()
-    accepted = JobRunAcceptedEvent(destination_compacted_table_id="A.B.V1", sessions=1, priority=0, desired_sla=None)
-    progress.apply(event(1, accepted))
-    assert not progress.have_ended(["orders"])
-    progress.apply(event(2, JobRunFailedEvent(failed_sessions=("orders.1",), reasons=("no disk",), seconds=1.0)))
-    assert progress.have_ended(["orders"])
-    assert not progress.have_ended(["orders", "paper"])
 
 
 def test_an_event_is_shown_in_a_few_words() -> None:
