@@ -30,7 +30,6 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Invalid, LithifyError, Unavailable, reason_of
 from compactor.model.machine import usable_cores
 from compactor.model.names import render_partition
-from compactor.planning.session_input import SchemasOfRun
 from compactor.planning.session_planner import (
     MeasuredSession,
     PinnedSession,
@@ -367,12 +366,11 @@ def _measure_all(
     as_pinned: bool,
 ) -> dict[str, MeasuredSession]:
     """The figures of every session that has something to do, by its id, in the order of sessions."""
-    of_run: SchemasOfRun = {}
 
     def measure(session: PinnedSession) -> MeasuredSession | None:
         with _set_aside(session, failed):
             refuse_beside_another(session.spec, lake, clock)
-            return measure_session(session.spec, lake, as_pinned=as_pinned, of_run=of_run)
+            return measure_session(session.spec, lake, as_pinned=as_pinned)
         return None
 
     found = run_concurrently(lake.location, measure, [session for session in sessions if session.work])

@@ -107,13 +107,15 @@ class DeltaCatalog:
         self._clock = clock
         self._opened = opened or OpenTables(self._new_table)
         self._definitions: dict[str, DefinitionLog] | None = {} if of_one_run else None
+        self.schemas_of_run: dict[tuple[ContentType, str], pa.Schema] | None = {} if of_one_run else None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.location.root_uri}>"
 
     def for_one_run(self) -> DeltaCatalog:
         """The same lake for one job run, which compacts and does not read: definitions of tables are read once, not
-        for each session. Its tables are those of this one, with what was read of their streams."""
+        for each session, and schemas of small files once for all that have the same. Its tables are those of this one,
+        with what was read of their streams."""
         if self._definitions is not None:
             return self
         return DeltaCatalog(self.store, self._clock, of_one_run=True, opened=self._opened)

@@ -32,6 +32,7 @@ from compactor.schemas.unify import parse_schema, render_schema, unify_schemas
 from compactor.storage.location import StoreLocation, is_remote
 from compactor.tabular import TabularFile, read_schema, stored_schema
 from compactor.tabular.parquet_pages.arrow_files import SMALL_FILE_BYTES
+from compactor.tabular.remote_file import WHOLE_BYTES_MAX
 
 _FILES_AT_ONCE = 16
 
@@ -41,9 +42,6 @@ KNOWN_SCHEMAS_BYTES_MAX = 64 * 1024
 
 Columns = tuple[ContentType, str]
 """Equal for files with the same columns."""
-
-SchemasOfRun = dict[Columns, pa.Schema]
-"""Schemas that sessions of one job run have read, by which the next ones need not open a file."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,6 @@ def read_session_input(
     schema_of: SchemaReader = read_schema,
     *,
     known_schemas: Sequence[KnownSchema] = (),
-    of_run: SchemasOfRun | None = None,
     only_reads: bool = False,
     as_pinned: bool = False,
 ) -> SessionInput:
@@ -146,22 +143,21 @@ def read_session_input(
 
     Args:
         known_schemas: of files that are not opened again
-        of_run: what other sessions have read; what this one reads is added
         only_reads: no file is written, so it does not matter whether other engines could read it
         as_pinned: the logs as they were when the session was pinned: for a plan that is made right after it"""
     streams = SessionStreams.load(spec, lake, as_pinned=as_pinned)
     known = {(each.content_type, each.fingerprint): parse_schema(each.schema_text) for each in known_schemas}
-    if of_run and all(map(_is_compared_whole, streams.pending)):
-        known |= of_run
+    of_run = {} if lake.schemas_of_run is None else lake.schemas_of_run
+    if all(map(_is_compared_whole, streams.pending)):
+        known |= {columns: of_run[columns] for columns in map(_columns_of, streams.pending) if columns in of_run}
     declared = streams.source_table.schema
     schemas = _schemas_of(lake.location, streams.pending, declared, known, report, schema_of)
-    if of_run is not None:
-        # Metadata of a schema are its file's own: they do not count for the fingerprint.
-        of_run.update(
-            (_columns_of(ref), schema)
-            for ref, schema in zip(streams.pending, schemas, strict=True)
-            if _is_compared_whole(ref) and schema.metadata is None
-        )
+    # Metadata of a schema are its file's own: they do not count for the fingerprint.
+    of_run.update(
+        (_columns_of(ref), schema)
+        for ref, schema in zip(streams.pending, schemas, strict=True)
+        if _is_compared_whole(ref) and schema.metadata is None
+    )
     session = SessionInput(streams, schemas, _schema_of_rows(streams, schemas, writes=not only_reads))
     _check_keys(session)
     _refuse_inferred_floats(session)
@@ -235,9 +231,9 @@ def _schemas_of(
 
 def _is_compared_whole(ref: DeltaFileRef) -> bool:
     """Whether a file's footer is compared by its checksum where it is read, if it has not been checked for the plan."""
-    file = ref.file
-    is_small = file.content_type is ContentType.PARQUET and file.size_bytes < SMALL_FILE_BYTES
-    return is_small and not is_remote(ref.uri) and file.crc32 is not None and file.schema_fingerprint is not None
+    file, whole_bytes = ref.file, WHOLE_BYTES_MAX if is_remote(ref.uri) else SMALL_FILE_BYTES - 1
+    is_small = file.content_type is ContentType.PARQUET and file.size_bytes <= whole_bytes
+    return is_small and file.crc32 is not None and file.schema_fingerprint is not None
 
 
 def _columns_of(ref: DeltaFileRef) -> Columns:

@@ -17,7 +17,7 @@ from compactor.planning.capacity import check_capacity
 from compactor.planning.destinations import check_destination
 from compactor.planning.input_statistics import InputStatistics, statistics_of
 from compactor.planning.named_deltas import naming_deltas
-from compactor.planning.session_input import SchemasOfRun, SessionInput, read_session_input
+from compactor.planning.session_input import SessionInput, read_session_input
 from compactor.planning.session_streams import PendingWork, SessionStreams
 from compactor.planning.sizing import Resources, SessionSize, Sizing, predicted_time, size_session
 from compactor.planning.spec import DEFAULT_SORT_KEYS, FILES_MAX, JobRunSpec, KnownSchema, SessionPlan, SessionSpec
@@ -166,16 +166,13 @@ class MeasuredSession:
     """What the plan says of the input's columns."""
 
 
-def measure_session(
-    spec: SessionSpec, lake: DeltaCatalog, *, as_pinned: bool = False, of_run: SchemasOfRun | None = None
-) -> MeasuredSession:
+def measure_session(spec: SessionSpec, lake: DeltaCatalog, *, as_pinned: bool = False) -> MeasuredSession:
     """Raises `Invalid` for input that can never be compacted as asked.
 
     Args:
-        as_pinned: the session was pinned just now: its logs are not read again
-        of_run: as for `read_session_input`"""
+        as_pinned: the session was pinned just now: its logs are not read again"""
     with naming_deltas(spec, lake):
-        session, sampled_files = read_for_plan(spec, lake, as_pinned=as_pinned, of_run=of_run)
+        session, sampled_files = read_for_plan(spec, lake, as_pinned=as_pinned)
         statistics = measure(session, lake, sampled_files)
     work = session.streams.work()
     return MeasuredSession(
@@ -226,9 +223,7 @@ def _plain_work_seconds(sizing: Sizing) -> float:
     return predicted_time(size, sizing.resources, sizing.rounds, sizing.hash_bucket_count).work_seconds
 
 
-def read_for_plan(
-    spec: SessionSpec, lake: DeltaCatalog, *, as_pinned: bool = False, of_run: SchemasOfRun | None = None
-) -> tuple[SessionInput, int]:
+def read_for_plan(spec: SessionSpec, lake: DeltaCatalog, *, as_pinned: bool = False) -> tuple[SessionInput, int]:
     """The input, and the number of text files without declared types of which only a sample was read. If a sample is
     refused, the text is read whole, which may be valid."""
     sampled: list[str] = []
@@ -240,7 +235,7 @@ def read_for_plan(
         return outline.schema
 
     try:
-        session = read_session_input(spec, lake, schema_of=schema_of, as_pinned=as_pinned, of_run=of_run)
+        session = read_session_input(spec, lake, schema_of=schema_of, as_pinned=as_pinned)
         return session, len(sampled)
     except Invalid:
         if not sampled:

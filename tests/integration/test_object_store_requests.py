@@ -412,7 +412,10 @@ def test_members_of_a_bundle_wait_for_the_store_side_by_side_in_one_task(proxy: 
         primary_keys=("id",),
     )
     resources = Resources(task_memory_bytes=1 << 30, tasks=1)
-    small = [plan_in_one_task(pinned.spec, lake, resources) for pinned in pin_sessions(run, lake)]
+    proxy.count_anew()
+    of_one_run = lake.for_one_run()
+    small = [plan_in_one_task(pinned.spec, of_one_run, resources) for pinned in pin_sessions(run, of_one_run)]
+    assert requests_by_operation(proxy, "/data/") == {"GET range": 1}  # a footer of all files of one schema
     plan = plan_bundle("bundle", [each for each in small if isinstance(each, SmallSession)], cores=1)
     groups = share_tasks(plan, 1, resources.task_memory_bytes)
     assert groups == (tuple(range(6)),)
@@ -438,6 +441,23 @@ def test_a_bad_stream_among_small_ones_of_a_remote_lake_fails_alone_and_is_named
     assert isinstance(result, JobRunResult)
     assert [session.rows_out for session in result.sessions] == [10, 11, 12, 13]
     assert [failure.partition for failure in result.failures] == [{"stream": "x"}, {"stream": "y"}]
+
+
+@pytest.mark.parametrize("place", ["footer", "page"])
+def test_a_small_file_that_is_damaged_fails_its_own_session_whether_its_plan_has_read_it_or_not(
+    proxy: Proxy, place: str
+) -> None:
+    lake = catalog(proxy, f"damaged-{place}")
+    table = streams_table(lake, 4)
+    source = table.stream({"stream": "2"}).load().state.active
+    assert source is not None
+    (key,) = [file.path for delta in source.deltas for file in delta.files]
+    body = bytearray(lake.store.read(key) or b"")
+    body[-40 if place == "footer" else 20] ^= 1
+    lake.store.overwrite(key, bytes(body))
+    with pytest.raises((Corrupt, Invalid), match="stream=2"):
+        compactor.compact(TABLE, {"id"}, delta_catalog_client=catalog(proxy, f"damaged-{place}"))
+    assert [table.scan({"stream": f"{number}"}).count_rows() for number in range(4)] == [10, 11, 0, 13]
 
 
 def test_a_first_session_asks_once_for_its_log_s_end_and_lists_no_streams_of_a_table_without_partitions(

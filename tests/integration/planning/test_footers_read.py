@@ -11,7 +11,7 @@ import pytest
 from compactor import DeltaCatalog, compact
 from compactor.lake import Table
 from compactor.model.errors import Corrupt, Invalid
-from compactor.planning.session_input import SchemasOfRun, SessionInput, read_session_input
+from compactor.planning.session_input import SessionInput, read_session_input
 from compactor.planning.session_planner import pin_sessions
 from compactor.storage.location import StoreLocation
 from compactor.tabular import TabularFile, read_schema
@@ -76,9 +76,9 @@ def test_one_footer_is_read_of_small_files_of_one_schema_in_all_sessions_of_a_ru
         read_uris.append(file.uri)
         return read_schema(location, file, declared)
 
-    of_run: SchemasOfRun = {}
     pinned = pin_sessions(run_of(lake, ORDERS), lake)
-    found = [read_session_input(each.spec, lake, schema_of=schema_of, of_run=of_run) for each in pinned]
+    of_one_run = lake.for_one_run()
+    found = [read_session_input(each.spec, of_one_run, schema_of=schema_of) for each in pinned]
     assert [each.schema.names for each in found] == [["id"]] * 4 + [["id", "more"]]
     assert len(read_uris) == 2
 
