@@ -70,7 +70,7 @@ from launcher.clusters.workers import KIND as WORKER
 from launcher.launch_journal import AttemptFailed, Launch, LaunchJournal, Retried
 from launcher.outcomes import Cancelled, Failed, SessionEnd, Succeeded
 from launcher.plan import Room
-from launcher.poller import AnyPoller
+from launcher.poller import Poller
 from launcher.progress import SessionLogs, folder_of, progress_of
 from launcher.retrying import FailureCounts, GiveUp, RetryPolicy, TryAgain, what_follows
 from launcher.spark_job import (
@@ -172,7 +172,7 @@ class LaunchDependencies:
     store: ObjectStore
     cluster: Cluster
     commits: Callable[[SessionSpec], Sequence[Commit]]
-    poller: AnyPoller
+    poller: Poller
     timers: WatchTimers
     retry: RetryPolicy
     clock: Clock

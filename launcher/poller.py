@@ -1,33 +1,18 @@
-"""Polls every running launch from one thread, so that the cost of launches that make no progress is decided here.
+"""Polls each running launch from the thread that waits for it, and decides the cost of launches that make no progress.
 
 | observed                                             | how often      | requests to the state |
 |------------------------------------------------------|----------------|-----------------------|
 | commands; a job's status, where that costs nothing   | `poll_seconds` | none                  |
 | session log and heartbeat; any job's status          | `look_seconds` | 2                     |
 
-Other threads only wait for it. The log is read as soon as the job has ended.
+The log is read as soon as the job has ended.
 """
 
-from __future__ import annotations
-
-import contextvars
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
 
 from compactor.model.clock import Clock
-
-POLLS_AT_ONCE = 8
-"""Concurrent polls: each waits for answers of an object store."""
-
-
-class AnyPoller(Protocol):
-    def until_done(self, poll: Poll, *, is_new: bool = False) -> None:
-        """Calls `poll` until it returns True; raises its errors. `is_new`: its job was just launched, so there is no
-        log to read for `look_seconds`, unless the job ends before."""
-
 
 Poll = Callable[[bool], bool]
 """One observation; the argument is whether to read the log. Returns whether to stop polling."""
@@ -44,24 +29,17 @@ class PollerSettings:
     look_seconds: float = 10.0
 
 
-class WokenPoller:
-    """For launches whose end wakes those who wait for it: each is polled by its own thread, at once after `wake`, so
-    that none waits for requests of another. They are few: a worker each."""
+class Poller:
+    """Shared by all launches of a dispatcher. Thread-safe."""
 
     def __init__(self, settings: PollerSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self._changed = threading.Condition()
         self._wakes = 0
 
-    def wake(self) -> None:
-        """A job has ended. Thread-safe."""
-        with self._changed:
-            self._wakes += 1
-            self._changed.notify_all()
-
     def until_done(self, poll: Poll, *, is_new: bool = False) -> None:
-        """As `Poller.until_done`."""
+        """Calls `poll` until it returns True; raises its errors. `is_new`: its job was just launched, so there is no
+        log to read for `look_seconds`, unless the job ends before."""
         due_seconds = self._clock.monotonic_seconds() + self._settings.look_seconds if is_new else float("-inf")
         while True:
             wakes, now_seconds = self._wakes, self._clock.monotonic_seconds()
@@ -70,68 +48,27 @@ class WokenPoller:
                 due_seconds = now_seconds + self._settings.look_seconds
             if poll(is_due):
                 return
-            with self._changed:
-                if wakes == self._wakes:
-                    self._changed.wait(self._settings.poll_seconds)
+            self._pause(wakes)
+
+    def _pause(self, wakes: int) -> None:
+        """`wakes`: their number before the last poll."""
+        self._clock.sleep(self._settings.poll_seconds)
 
 
-@dataclass
-class _Polled:
-    poll: Poll
-    log_due_seconds: float
-    end: Future[None] = field(default_factory=Future)
-
-
-class Poller:
-    """Shared by all sessions of a dispatcher. Its thread runs while there is something to poll."""
+class WokenPoller(Poller):
+    """For launches whose end wakes those who wait for it: they poll at once after `wake`."""
 
     def __init__(self, settings: PollerSettings, clock: Clock) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._polled: list[_Polled] = []
-        self._thread: threading.Thread | None = None
+        super().__init__(settings, clock)
+        self._changed = threading.Condition()
 
-    def until_done(self, poll: Poll, *, is_new: bool = False) -> None:
-        """Calls `poll` until it returns True; raises its errors. `is_new`: its job was just launched, so there is no
-        log to read for `look_seconds`, unless the job ends before."""
-        context = contextvars.copy_context()  # log lines of a poll name their attempt
-        due_seconds = self._clock.monotonic_seconds() + self._settings.look_seconds if is_new else float("-inf")
-        polled = _Polled(lambda log_is_due: context.run(poll, log_is_due), due_seconds)
-        with self._lock:
-            self._polled.append(polled)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="poller", daemon=True)
-                self._thread.start()
-        polled.end.result()
+    def wake(self) -> None:
+        """A job has ended. Thread-safe."""
+        with self._changed:
+            self._wakes += 1
+            self._changed.notify_all()
 
-    def _run(self) -> None:
-        with ThreadPoolExecutor(POLLS_AT_ONCE, thread_name_prefix="poll") as threads:
-            while self._poll_all(threads):
-                self._clock.sleep(self._settings.poll_seconds)
-
-    def _poll_all(self, threads: ThreadPoolExecutor) -> bool:
-        """Whether anything is left to poll."""
-        with self._lock:
-            polled = list(self._polled)
-        now_seconds = self._clock.monotonic_seconds()
-        due = [each for each in polled if each.log_due_seconds <= now_seconds]
-        for each in due:
-            each.log_due_seconds = now_seconds + self._settings.look_seconds
-        observed = threads.map(lambda each: self._poll(each, log_is_due=True), due)
-        for each in polled:
-            if each not in due:
-                self._poll(each, log_is_due=False)
-        list(observed)
-        with self._lock:
-            self._polled = [each for each in self._polled if not each.end.done()]
-            if not self._polled:
-                self._thread = None
-            return bool(self._polled)
-
-    def _poll(self, polled: _Polled, *, log_is_due: bool) -> None:
-        try:
-            if polled.poll(log_is_due):
-                polled.end.set_result(None)
-        except BaseException as error:  # noqa: BLE001  (it is raised where the launch is waited for)
-            polled.end.set_exception(error)
+    def _pause(self, wakes: int) -> None:
+        with self._changed:
+            if wakes == self._wakes:
+                self._changed.wait(self._settings.poll_seconds)

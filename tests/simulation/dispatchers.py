@@ -62,7 +62,7 @@ from launcher.clusters.workers import KIND, GoneWorker
 from launcher.launch import LaunchDependencies
 from launcher.outcomes import NothingToDo
 from launcher.plan import LackOfMemory, LargeSession, plan_for_cluster
-from launcher.poller import Poll, Poller, PollerSettings
+from launcher.poller import Poller, PollerSettings
 from launcher.retrying import RetryPolicy
 from launcher.session_launcher import Planners, SessionLauncher, SessionLauncherSettings, WorkerLaunches
 from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobVanished, NotLaunched, SparkJob
@@ -352,25 +352,6 @@ class NodeTopic:
         world.meet(self._process, "topic", after=True)
         if world.happens(0.01):
             raise Unavailable("the answer of the topic was lost")
-
-
-class TurnTakingPoller(Poller):
-    """Each session polls by itself."""
-
-    def __init__(self, settings: PollerSettings, clock: NodeClock) -> None:
-        super().__init__(settings, clock)
-        self._every, self._time = settings, clock
-
-    def until_done(self, poll: Poll, *, is_new: bool = False) -> None:
-        due_seconds = self._time.monotonic_seconds() + self._every.look_seconds if is_new else float("-inf")
-        while True:
-            now_seconds = self._time.monotonic_seconds()
-            is_due = now_seconds >= due_seconds
-            if is_due:
-                due_seconds = now_seconds + self._every.look_seconds
-            if poll(is_due):
-                return
-            self._time.sleep(self._every.poll_seconds)
 
 
 SPARK_FATES = ("crashes", "crashes after its commit", "hangs", "vanishes")
@@ -667,7 +648,7 @@ class Node:
             store,  # type: ignore[arg-type]
             cluster,
             lambda _: (),
-            TurnTakingPoller(settings.poller, clock),
+            Poller(settings.poller, clock),
             settings.timers,
             settings.retry,
             clock,

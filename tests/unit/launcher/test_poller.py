@@ -1,82 +1,65 @@
-"""One poller observes all sessions of a dispatcher."""
+"""How often a launch is observed, by the thread that waits for it."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
 
-from compactor.model.clock import Clock
-from launcher.poller import Poller, PollerSettings
+from compactor.model.clock import SystemClock
+from launcher.poller import Poller, PollerSettings, WokenPoller
 from tests.fakes.manual_clock import ManualClock
 
-LOOKS_MIN = 40
+LOOKS = 40
 
 
-class Observed:
-    """An attempt that is observed until `is_over`: the time of each look, and whether the log was due."""
-
-    def __init__(self, clock: Clock, is_over: Callable[[], bool]) -> None:
-        self.looks: list[tuple[float, bool]] = []
-        self.watchers: set[int] = set()
-        self._clock = clock
-        self._is_over = is_over
-
-    def look(self, log_is_due: bool) -> bool:
-        self.looks.append((self._clock.monotonic_seconds(), log_is_due))
-        if not log_is_due:  # logs are read side by side, since each read has a latency
-            self.watchers.add(threading.get_ident())
-        return self._is_over()
-
-    def seconds_between(self, *, log_is_due: bool | None = None) -> set[float]:
-        times = [at for at, is_due in self.looks if log_is_due in (None, is_due)]
-        return {round(after - before, 6) for before, after in pairwise(times)}
-
-
-def test_one_thread_observes_all_sessions_their_logs_every_ten_seconds() -> None:
+def test_a_launch_is_observed_every_second_and_its_log_every_ten() -> None:
     clock = ManualClock()
-    poller = Poller(PollerSettings(poll_seconds=1.0), clock)
-    sessions: list[Observed] = []
+    looks: list[tuple[float, bool]] = []
 
-    def all_were_seen() -> bool:
-        return len(sessions) == 3 and all(len(each.looks) >= LOOKS_MIN for each in sessions)
+    def look(log_is_due: bool) -> bool:
+        looks.append((clock.monotonic_seconds(), log_is_due))
+        return len(looks) == LOOKS
 
-    sessions += [Observed(clock, all_were_seen) for _ in range(3)]
-    with ThreadPoolExecutor(len(sessions)) as threads:
-        for ended in [threads.submit(poller.until_done, each.look) for each in sessions]:
-            ended.result()
-    for each in sessions:
-        assert each.looks[0][1]
-        assert each.seconds_between() == {1.0}
-        assert each.seconds_between(log_is_due=True) == {10.0}
-    assert len(set.union(*(each.watchers for each in sessions))) == 1
+    Poller(PollerSettings(poll_seconds=1.0), clock).until_done(look)
+    assert looks[0][1]
+    assert {round(after - before, 6) for (before, _), (after, _) in pairwise(looks)} == {1.0}
+    of_logs = [at for at, log_is_due in looks if log_is_due]
+    assert {round(after - before, 6) for before, after in pairwise(of_logs)} == {10.0}
 
 
-def test_an_error_of_one_observation_is_raised_where_that_session_is_waited_for_and_the_others_go_on() -> None:
-    clock = ManualClock()
-    poller = Poller(PollerSettings(), clock)
-    has_failed = threading.Event()
-    other = Observed(clock, has_failed.is_set)
+def test_the_log_of_a_new_launch_is_not_read_at_once() -> None:
+    looks: list[bool] = []
 
+    def look(log_is_due: bool) -> bool:
+        looks.append(log_is_due)
+        return log_is_due
+
+    Poller(PollerSettings(poll_seconds=1.0), ManualClock()).until_done(look, is_new=True)
+    assert looks == [False] * 10 + [True]
+
+
+def test_an_error_of_an_observation_is_raised_where_the_launch_is_waited_for() -> None:
     def fails(_: bool) -> bool:
         raise ValueError("a bug")
 
+    with pytest.raises(ValueError, match="a bug"):
+        Poller(PollerSettings(), ManualClock()).until_done(fails)
+
+
+def test_who_is_woken_looks_at_once() -> None:
+    poller = WokenPoller(PollerSettings(poll_seconds=60.0), SystemClock())
+    has_looked, has_ended = threading.Event(), threading.Event()
+
+    def look(_: bool) -> bool:
+        has_looked.set()
+        return has_ended.is_set()
+
     with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(poller.until_done, other.look)
-        with pytest.raises(ValueError, match="a bug"):
-            poller.until_done(fails)
-        has_failed.set()
-        running.result()
-    assert other.looks
-
-
-def test_its_thread_ends_with_the_last_session_and_another_begins_with_the_next() -> None:
-    clock = ManualClock()
-    poller = Poller(PollerSettings(), clock)
-    for _ in range(2):
-        looks = iter([False, True])
-        poller.until_done(lambda _, looks=looks: next(looks))  # type: ignore[misc]
-    assert clock.monotonic_seconds() > 0
+        waiting = threads.submit(poller.until_done, look)
+        has_looked.wait(5)
+        has_ended.set()
+        poller.wake()
+        waiting.result(timeout=5)
