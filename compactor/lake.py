@@ -50,7 +50,7 @@ class Table(tables.Table):
         """The compacted row of a primary key, found by the index; None if there is none. See `reading/lookup.py`."""
         from compactor.reading.lookup import lookup  # loads the kernels
 
-        return lookup(self._store, self.stream(partition), key, self.schema)
+        return lookup(self.stream(partition), key, self.schema)
 
     def drop_partitions(self, partition: PartitionValues, dry_run: bool = True) -> Drop:
         """Drops partitions: their rows, compacted or not. Returns what goes; only with dry_run=False anything happens.

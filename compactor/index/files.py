@@ -1,10 +1,12 @@
 """Reads and writes the primary key index's files: one hash bucket at a time, uncompressed Arrow IPC."""
 
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Self
 
@@ -16,6 +18,7 @@ from compactor.catalog.keys import StreamFolder
 from compactor.index.keys import IndexFilePath, IndexPointersPath
 from compactor.index.layout import (
     DIGEST_BYTES,
+    TOMBSTONE_FILE_NUMBER,
     VOID_FILE_NUMBER,
     IndexRows,
     IndexSegment,
@@ -25,8 +28,8 @@ from compactor.index.layout import (
 )
 from compactor.index.packed_pointers import PACKED_ROWS_MIN, PointerColumns
 from compactor.index.page_sums import FOOTER_BYTES, PageSums, footer_span
-from compactor.index.paged_file import KEPT_BYTES_MAX, KeptFiles, PagedFile
-from compactor.index.remote_search import RowsInRun, expected_rows
+from compactor.index.paged_file import IN_FOLDER, KEPT_BYTES_MAX, KeptFiles, PagedFile, PageReader
+from compactor.index.remote_search import RowsInRun, expected_rows, expected_share
 from compactor.index.shared_pages import PAGE_BYTES, SharedPages
 from compactor.kernels.digest_sort import Piece, merge_by_digest
 from compactor.kernels.hash_bucket import hash_buckets
@@ -37,7 +40,7 @@ from compactor.model.files import IndexFile, IndexPointers
 from compactor.model.names import counted
 from compactor.storage.location import StoreLocation
 from compactor.storage.opening import range_reader
-from compactor.storage.ranges import RangeReader, Span
+from compactor.storage.ranges import Span
 from compactor.storage.sending import Sending
 from compactor.tabular.filesystems import local_path, reading, writing
 from compactor.tabular.output_file import OutputFile
@@ -139,11 +142,13 @@ class Prefetch:
 
     Attributes:
         digests: digests that will be searched, in digest order; None: none
+        pointers: whether those of the rows will be read that are found
         file_numbers: whether all file numbers will be read
         everything: whether all columns will be read
         kept_bytes: of remote files that this process keeps for later readers"""
 
     digests: Digests | None = None
+    pointers: bool = False
     file_numbers: bool = False
     everything: bool = True
     kept_bytes: int = KEPT_BYTES_MAX
@@ -157,7 +162,7 @@ def open_bucket(
     files: Sequence[IndexFile],
     hash_bucket_count: int | None = None,
     prefetch: Prefetch = ALL,
-    reader: RangeReader | None = None,
+    reader: PageReader | None = None,
 ) -> list[IndexSegment]:
     """One bucket's index files, opened; newest run first. `files` are the bucket's, in any order.
 
@@ -166,17 +171,14 @@ def open_bucket(
         reader: of remote files; None: this process's, if the location is remote
 
     Raises `Corrupt` naming the file that differs from the log's statement."""
-    in_order = sorted(files, key=lambda file: (-file.run, file.part))
-    rows_in_runs = _rows_in_runs(in_order)
     if reader is None and location.is_remote:
         reader = range_reader(location)
     opened = [
-        _Opened.of(location.root_uri, file, rows_in_run, prefetch, reader)
-        for file, rows_in_run in zip(in_order, rows_in_runs, strict=True)
+        _Opened.of(location.root_uri, file, rows_in_run, prefetch, reader) for file, rows_in_run in _in_runs(files)
     ]
     segments = []
-    for file, each in zip(in_order, opened, strict=True):
-        segment = each.segment()
+    for each in opened:
+        file, segment = each.file, each.segment()
         if hash_bucket_count is not None and prefetch.everything:
             _refuse_other_bucket(segment.raw_digests, f"{location.root_uri}/{file.path}", file, hash_bucket_count)
         elif hash_bucket_count is not None and prefetch.digests is not None:
@@ -186,14 +188,81 @@ def open_bucket(
     return segments
 
 
-def _rows_in_runs(files: Sequence[IndexFile]) -> list[RowsInRun]:
-    """Of files in order, each in its run."""
+_Placed = tuple[IndexFile, RowsInRun]
+
+
+def _in_runs(files: Sequence[IndexFile]) -> list[_Placed]:
+    """The files of a bucket, newest run first, each with its place in its run."""
+    in_order = sorted(files, key=lambda file: (-file.run, file.part))
     run_rows: dict[int, int] = defaultdict(int)
     before = []
-    for file in files:
+    for file in in_order:
         before.append(run_rows[file.run])
         run_rows[file.run] += file.rows
-    return [RowsInRun(rows_before, run_rows[file.run]) for rows_before, file in zip(before, files, strict=True)]
+    return [(file, RowsInRun(rows_before, run_rows[file.run])) for rows_before, file in zip(before, in_order)]
+
+
+@dataclass(frozen=True)
+class RowPointer:
+    """The location of a key's row: a compacted file and a row in it, from 0."""
+
+    file_number: int
+    row_index: int
+
+
+def find_row(
+    location: StoreLocation, files: Sequence[IndexFile], digest: Digests, reader: PageReader | None = None
+) -> RowPointer | None:
+    """The live row of a key; None if the key does not exist. Of each run one part is opened, in which the digest is
+    expected, and of these few pages are read, all requested together; its neighbours only if the digest lies there.
+
+    Args:
+        files: those of the digest's bucket, in any order
+        digest: (1, 5)
+        reader: of the files; None: this process's
+
+    Raises `Corrupt` naming the file that differs from the log's statement."""
+    if reader is None:
+        reader = range_reader(location) if location.is_remote else IN_FOLDER
+    prefetch = Prefetch(digest, pointers=True, everything=False)
+
+    def opened(part: _Placed) -> _Opened:
+        return _Opened.of(location.root_uri, *part, prefetch, reader)
+
+    begun = []
+    for _, of_run in groupby(_in_runs(files), key=lambda part: part[0].run):
+        parts = list(of_run)
+        expected_row = expected_share(digest) * parts[0][1].run_rows
+        number = max(bisect_right(parts, expected_row, key=lambda part: part[1].rows_before) - 1, 0)
+        begun.append((parts, number, opened(parts[number])))
+    for parts, number, first in begun:
+        pointer = _find_in_run(parts, number, first.segment(), digest, lambda part: opened(part).segment())
+        if pointer is not None:
+            is_deleted = pointer.file_number in (TOMBSTONE_FILE_NUMBER, VOID_FILE_NUMBER)
+            return None if is_deleted else pointer
+    return None
+
+
+def _find_in_run(
+    parts: Sequence[_Placed],
+    number: int,
+    segment: IndexSegment,
+    digest: Digests,
+    open_part: Callable[[_Placed], IndexSegment],
+) -> RowPointer | None:
+    """Parts are sorted like their rows: from the one of this number on, those on the side on which the digest lies."""
+    came_from = 0
+    while True:
+        found = segment.find(digest)
+        if len(found):
+            rows = segment.rows((), found)
+            return RowPointer(int(rows.file_numbers[0]), int(rows.row_indices[0]))
+        side = segment.side_of(digest) if len(parts) > 1 else 0
+        number += side
+        if side in (0, -came_from) or not 0 <= number < len(parts):
+            return None
+        came_from = side
+        segment = open_part(parts[number])
 
 
 def overlay(pieces: list[IndexRows]) -> tuple[IndexRows, npt.NDArray[np.int32]]:
@@ -283,7 +352,7 @@ class _Opened:
 
     @classmethod
     def of(
-        cls, root_uri: str, file: IndexFile, rows_in_run: RowsInRun, prefetch: Prefetch, reader: RangeReader | None
+        cls, root_uri: str, file: IndexFile, rows_in_run: RowsInRun, prefetch: Prefetch, reader: PageReader | None
     ) -> Self:
         uri = f"{root_uri}/{file.path}"
         pointers_uri = None if file.pointers is None else f"{root_uri}/{file.pointers.path}"
@@ -354,15 +423,20 @@ def _first_spans(
     size, rows = file.size_bytes, file.rows
     if prefetch.everything:
         return [Span(0, size)], [] if file.pointers is None else [Span(0, file.pointers.size_bytes)]
-    own = _ends(size)
-    if prefetch.digests is not None:
-        expected = expected_rows(prefetch.digests, rows_in_run, rows)
-        own += [_around(DIGEST_BYTES * low, DIGEST_BYTES * high, size) for low, high in expected]
+    expected = [] if prefetch.digests is None else expected_rows(prefetch.digests, rows_in_run, rows)
+    own = _ends(size) + [_around(DIGEST_BYTES * low, DIGEST_BYTES * high, size) for low, high in expected]
     placed = [] if file.pointers is None else _ends(file.pointers.size_bytes)
-    if prefetch.file_numbers and own_pointers:
-        own.append(_around(DIGEST_BYTES * rows, (DIGEST_BYTES + file.file_number_bytes) * rows, size))
-    elif prefetch.file_numbers and file.pointers is not None:
-        placed.append(_around(0, file.pointers.file_number_bytes * rows, file.pointers.size_bytes))
+    widths = file.placed.file_number_bytes, file.placed.row_index_bytes
+    of_pointers = [(0, widths[0] * rows)] if prefetch.file_numbers else []
+    if prefetch.pointers:
+        begins = 0, widths[0] * rows
+        of_pointers += [
+            (at + width * low, at + width * high) for at, width in zip(begins, widths) for low, high in expected
+        ]
+    if own_pointers:
+        own += [_around(DIGEST_BYTES * rows + start, DIGEST_BYTES * rows + end, size) for start, end in of_pointers]
+    elif file.pointers is not None:
+        placed += [_around(start, end, file.pointers.size_bytes) for start, end in of_pointers]
     return own, placed
 
 

@@ -210,6 +210,16 @@ class IndexSegment:
         search = RemoteSearch(self._raw, digests, self._rows_in_run, self._need_digests)
         return search.positions()
 
+    def side_of(self, digest: Digests) -> int:
+        """Where one digest, (1, 5), is: -1 before the first row, 1 after the last one, 0 between them."""
+        sought = digest[0].tolist()
+        for row, side in ((0, -1), (len(self._raw) - 1, 1)):
+            self._need_digests([(row, row + 1)])
+            bound = self._raw[row].view(">u4").tolist()
+            if (sought < bound) if side < 0 else (sought > bound):
+                return side
+        return 0
+
     def first_digests(self, count: int, digests: Digests) -> Digests:
         """All digests; of a remote file, only the first ones that `find` will look at for these ones."""
         if self._pages is None:

@@ -1,9 +1,11 @@
 """An index file on an object store, with only the requested pages in memory."""
 
 import mmap
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -13,7 +15,8 @@ import pyarrow as pa
 from compactor.index.page_sums import PageSums
 from compactor.index.shared_pages import PAGE_BYTES, SharedFile, SharedPages
 from compactor.model.errors import Corrupt
-from compactor.storage.ranges import RangeReader, Span
+from compactor.storage.ranges import Span
+from compactor.tabular.filesystems import local_path, reading
 
 GAP_PAGES_MAX = 2
 """Unwanted pages between two wanted ones that are read with them: a request costs more than they do."""
@@ -35,9 +38,32 @@ class PageReader(Protocol):
     def forget(self, uri: str) -> None: ...
 
 
+class FolderPages:
+    """See `PageReader`: files on this machine, which answer at once, so that nothing is requested early."""
+
+    def begin(self, uri: str, spans: Sequence[Span], join_gap_bytes: int) -> bool:
+        del uri, spans, join_gap_bytes
+        return False
+
+    def read(self, uri: str, spans: Sequence[Span], join_gap_bytes: int) -> list[memoryview]:
+        del join_gap_bytes
+        with reading(uri, "primary key index"), Path(local_path(uri) or "").open("rb", buffering=0) as file:
+            found = [os.pread(file.fileno(), span.length, span.start) for span in spans]
+        for span, data in zip(spans, found, strict=True):
+            if len(data) < span.length:
+                raise Corrupt(f"{uri} ends at byte {span.start + len(data)}, but is expected to have {span.end}")
+        return [memoryview(data) for data in found]
+
+    def forget(self, uri: str) -> None:
+        del uri
+
+
+IN_FOLDER = FolderPages()
+
+
 class PagedFile:
     """Room for a whole file, which takes memory only where a page was fetched. Other pages read as zeros, so readers
-    fetch pages first. Used by one thread at a time.
+    fetch pages first. Threads may share it: at worst two fetch the same page.
 
     Attributes:
         shared: where other processes of this machine keep theirs, and find what this one fetches; None: nowhere"""
@@ -106,7 +132,8 @@ class PagedFile:
         for span, data in zip(missing, self._reader.read(self.uri, missing, join_gap_bytes=0), strict=True):
             if self._shared is None or not self._shared.put(span.start, memoryview(data)):
                 room[span.start : span.end] = data
-            self._there[span.start // PAGE_BYTES : -(-span.end // PAGE_BYTES)] = True
+            pages = slice(span.start // PAGE_BYTES, -(-span.end // PAGE_BYTES))
+            self._compared[pages], self._there[pages] = False, True
 
     def damaged(self, spans: Sequence[Span]) -> npt.NDArray[np.bool_]:
         """The pages of these bytes whose sum differs."""
@@ -164,7 +191,7 @@ class KeptFiles:
         """From now on pages are on the machine's scratch disks, for all of its processes."""
         self._shared = pages
 
-    def open(self, reader: RangeReader, uri: str, size_bytes: int, room_bytes: int = KEPT_BYTES_MAX) -> PagedFile:
+    def open(self, reader: PageReader, uri: str, size_bytes: int, room_bytes: int = KEPT_BYTES_MAX) -> PagedFile:
         with self._lock:
             key = id(reader), uri
             file = self._files.pop(key, None)

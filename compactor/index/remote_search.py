@@ -24,6 +24,11 @@ class RowsInRun:
     run_rows: int
 
 
+def expected_share(digest: Digests) -> float:
+    """The share of a run's rows that lie before one digest, (1, 5), as uniform digests do."""
+    return float(_keys(digest)[0]) / 2.0**64
+
+
 def expected_rows(digests: Digests, rows_in_run: RowsInRun, rows: int) -> list[tuple[int, int]]:
     """Which rows [start, end) of a file probably hold digests, or where they would be: digests are uniform, so each
     lies at its value's share of the run's rows, off by about their square root at most."""

@@ -1,11 +1,11 @@
 """Point lookup: one key's row, by the primary key index. Reads a bounded number of ranges for tables of any size.
 
-key values -> digest -> hash bucket -> pointer (index/lookup.py) -> one row group of one compacted file
+key values -> digest -> hash bucket -> pointer (`index/files.py`) -> one row group of one compacted file
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -13,21 +13,16 @@ import pyarrow as pa
 from compactor.catalog.keys import is_open_file
 from compactor.catalog.snapshot import CompactedStream
 from compactor.catalog.stream import PartitionStream
-from compactor.index.page_sums import PageSums, footer_span
-from compactor.index.paged_file import PagedFile, PageReader
-from compactor.index.range_lookup import expected_ranges, find_pointer
+from compactor.index.files import find_row
 from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
 from compactor.kernels.hash_bucket import hash_buckets
 from compactor.model.arrow_types import decoded_type
 from compactor.model.errors import Corrupt, Invalid
-from compactor.model.files import ColumnStats, DataFile, IndexFile
+from compactor.model.files import ColumnStats, DataFile
 from compactor.reading.scan import partition_constants, with_partition_columns
 from compactor.schemas.cast import conform, python_rows
 from compactor.schemas.unify import parse_schema
-from compactor.storage.object_store import ObjectStore
-from compactor.storage.opening import range_reader
-from compactor.storage.ranges import Span
 from compactor.tabular import TabularFile, begin_ends, read_row, written_here
 
 LIKELY_FILES_MAX = 4
@@ -38,7 +33,7 @@ KeyValue: TypeAlias = object
 
 
 def lookup(
-    store: ObjectStore, stream: PartitionStream, key: Mapping[str, KeyValue], declared: pa.Schema | None = None
+    stream: PartitionStream, key: Mapping[str, KeyValue], declared: pa.Schema | None = None
 ) -> dict[str, object] | None:
     """The compacted row of a key, as Python values by column; None if there is none.
 
@@ -58,9 +53,8 @@ def lookup(
     )
     bucket = int(hash_buckets(digests, compacted.hash_bucket_count)[0])
     files = [file for file in compacted.index_files if file.hash_bucket == bucket]
-    digest = digests.byteswap().tobytes()
     begin_ends(stream.location, [_source(stream, file) for file in _likely_files(compacted, key)])
-    pointer = find_pointer(_index_reads(store, files, digest), files, digest)
+    pointer = find_row(stream.location, files, digests)
     if pointer is None:
         return None
     file = compacted.files.get(pointer.file_number)
@@ -103,36 +97,6 @@ def _is_within(value: KeyValue, stats: ColumnStats | None) -> bool:
         return True
 
 
-def _index_reads(store: ObjectStore, files: Sequence[IndexFile], digest: bytes) -> CheckedReads:
-    """On a remote store, requests all ranges that are probably needed at once."""
-    location = store.location
-    reads = CheckedReads(
-        range_reader(location) if location.is_remote else _StoredPages(store), location.root_uri, files
-    )
-    reads.begin(expected_ranges(files, digest))
-    return reads
-
-
-class _StoredPages:
-    """See `PageReader`: the pages of objects in a folder."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-
-    def begin(self, uri: str, spans: Sequence[Span], join_gap_bytes: int) -> bool:
-        """Requests nothing early: a folder answers at once."""
-        del uri, spans, join_gap_bytes
-        return False
-
-    def read(self, uri: str, spans: Sequence[Span], join_gap_bytes: int) -> list[memoryview]:
-        del join_gap_bytes
-        key = self._store.location.key_of(uri)
-        return [memoryview(self._store.read_range(key, span.start, span.length)) for span in spans]
-
-    def forget(self, uri: str) -> None:
-        """Does nothing: nothing was requested early."""
-
-
 def _names(compacted: CompactedStream, key: Mapping[str, KeyValue]) -> tuple[str, ...]:
     if not compacted.primary_keys:
         raise Invalid("the table has no key (primary_keys is empty), so no row can be looked up: scan it with a filter")
@@ -149,52 +113,3 @@ def _value(schema: pa.Schema, name: str, value: KeyValue) -> pa.ChunkedArray:
         raise Invalid(
             f"{value!r} is not a value of key column {name!r}, which has type {arrow_type}: {error}"
         ) from error
-
-
-class CheckedReads:
-    """Reads ranges of index files, and compares the pages that they lie in with their checksums, where they have some.
-    See `RangeReads`."""
-
-    def __init__(self, reader: PageReader, root_uri: str, files: Sequence[IndexFile]) -> None:
-        self._reader = reader
-        self._root_uri = root_uri
-        self._sizes = {file.path: file.size_bytes for file in files}
-        self._sizes |= {file.pointers.path: file.pointers.size_bytes for file in files if file.pointers is not None}
-        self._files: dict[str, PagedFile] = {}
-        self._begun: dict[str, list[Span]] = {}
-        self._trusted: set[str] = set()
-
-    def begin(self, expected: Mapping[str, Sequence[Span]]) -> None:
-        """Requests ranges of files that will be read, together with what they need to be compared."""
-        for path, spans in expected.items():
-            self._begun[path] = list(spans)
-            self._file(path).begin(self._first_spans(path))
-
-    def read_range(self, key: str, start: int, length: int) -> bytes:
-        file = self._file(key)
-        if key not in self._trusted:
-            file.trust(_sums_of(file, self._first_spans(key)))
-            self._trusted.add(key)
-        file.need([Span(start, start + length)])
-        return bytes(memoryview(file.buffer)[start : start + length])
-
-    def _first_spans(self, path: str) -> list[Span]:
-        return [*self._begun.get(path, []), footer_span(self._sizes[path])]
-
-    def _file(self, path: str) -> PagedFile:
-        if path not in self._files:
-            self._files[path] = PagedFile(self._reader, f"{self._root_uri}/{path}", self._sizes[path])
-        return self._files[path]
-
-
-def _sums_of(file: PagedFile, spans: Sequence[Span]) -> PageSums | None:
-    """From the footer, which is among the spans, and is read once more if it is damaged."""
-    for is_last in (False, True):
-        file.need(spans)
-        try:
-            return PageSums.of_file(pa.ipc.open_file(pa.BufferReader(file.buffer)).metadata)
-        except (pa.ArrowException, OSError) as error:
-            file.drop()
-            if is_last:
-                raise Corrupt(f"{file.uri} cannot be read as primary key index: {error}") from error
-    raise AssertionError("the loop ends by the sums or an error")

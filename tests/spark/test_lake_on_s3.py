@@ -13,12 +13,15 @@ import pyarrow as pa
 import pytest
 
 from compactor import DeltaCatalog, compact
-from compactor.index.range_lookup import find_pointer
+from compactor.index.files import find_row
 from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
 from compactor.kernels.hash_bucket import hash_buckets
 from compactor.maintenance.verify import verify
-from compactor.storage.object_store import ObjectStore
+from compactor.model.clock import SystemClock
+from compactor.storage.aws.ranges import S3Ranges
+from compactor.storage.aws.s3 import shared_clients
+from compactor.storage.ranges import RangeReader, Span
 from tests.proxy import proxy_before
 from tests.servers import BUCKET, aws_environment, create_bucket, seaweedfs_server
 from tests.spark.compact_program import command_to_compact
@@ -26,7 +29,7 @@ from tests.spark.compact_program import command_to_compact
 pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.long]
 
 READS_OF_ONE_RUN = 4
-"""The head of an index file, a window of digests, the file number, the row index."""
+"""The head of an index file, a window of digests, those of the two columns of pointers, which are sent together."""
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TABLE = "ACME.ORDERS.V1"
@@ -60,16 +63,14 @@ def only_session(command: list[str]) -> dict[str, int]:
     return found
 
 
-class CountingReads:
-    """A store that counts the range reads it is asked for."""
+class CountingRanges(S3Ranges):
+    """Ranges on S3, and how many requests were sent for them."""
 
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self.reads = 0
+    requests = 0
 
-    def read_range(self, key: str, start: int, length: int) -> bytes:
-        self.reads += 1
-        return self._store.read_range(key, start, length)
+    def read(self, uri: str, span: Span, version: str | None) -> memoryview:
+        self.requests += 1
+        return super().read(uri, span, version)
 
 
 def reads_to_find(lake: DeltaCatalog, key: int) -> int:
@@ -77,10 +78,11 @@ def reads_to_find(lake: DeltaCatalog, key: int) -> int:
     assert compacted is not None
     words = digest_keys([canonical_column("id", pa.chunked_array([pa.array([key], pa.int64())]))], 1)
     bucket = int(hash_buckets(words, compacted.hash_bucket_count)[0])
-    counting = CountingReads(lake.store)
+    location = lake.location
+    counting = CountingRanges(shared_clients(location.endpoint_url, location.region), SystemClock())
     files = [file for file in compacted.index_files if file.hash_bucket == bucket]
-    assert find_pointer(counting, files, words.byteswap().tobytes()) is not None
-    return counting.reads
+    assert find_row(lake.location, files, words, RangeReader(counting)) is not None
+    return counting.requests
 
 
 def test_a_lake_on_s3_is_compacted_audited_and_read_by_key(lake: DeltaCatalog) -> None:

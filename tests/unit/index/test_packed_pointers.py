@@ -9,15 +9,21 @@ import pyarrow as pa
 import pytest
 
 from compactor.catalog.keys import StreamFolder
-from compactor.index.files import IndexTarget, open_bucket, read_bucket, write_bucket, write_pointers
+from compactor.index.files import (
+    IndexTarget,
+    RowPointer,
+    find_row,
+    open_bucket,
+    read_bucket,
+    write_bucket,
+    write_pointers,
+)
 from compactor.index.layout import IndexRows
 from compactor.index.packed_pointers import PACKED_ROWS_MIN
-from compactor.index.range_lookup import RowPointer, find_pointer
 from compactor.kernels.sort_values import SortColumn
 from compactor.model.errors import Corrupt
 from compactor.model.files import IndexFile
 from compactor.storage.location import StoreLocation, parse_location
-from compactor.storage.opening import open_store
 from compactor.storage.sending import Sending
 
 BEFORE = Path(__file__).parents[2] / "golden" / "index_format_1"
@@ -54,10 +60,9 @@ def test_files_of_index_format_1_are_read(has_pointers: bool) -> None:
     assert rows.digests[:, 4].tolist() == [row * 100_000_007 for row in range(count)]
     assert (segment.file_numbers.tolist(), segment.row_indices.tolist()) == (numbers, indices)
     assert (rows.file_numbers.tolist(), rows.row_indices.tolist()) == (numbers, indices)
-    store = open_store(location)
     for row in range(count):
         expected = RowPointer(numbers[row], indices[row]) if numbers[row] > 0 else None
-        assert find_pointer(store, [file], (row * 100_000_007).to_bytes(4, "big") * 5) == expected
+        assert find_row(location, [file], np.full((1, 5), row * 100_000_007, np.uint32)) == expected
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,13 @@ import pytest
 
 from compactor.catalog.keys import StreamFolder
 from compactor.index import files as index_files
-from compactor.index.files import IndexTarget, Prefetch, open_bucket, write_bucket, write_pointers
+from compactor.index.files import IndexTarget, Prefetch, find_row, open_bucket, write_bucket, write_pointers
 from compactor.index.layout import IndexRows
 from compactor.index.page_sums import PageSums
 from compactor.index.paged_file import KeptFiles, PagedFile
-from compactor.index.range_lookup import RowPointer, expected_ranges, find_pointer
 from compactor.index.shared_pages import PAGE_BYTES, SharedPages
 from compactor.model.errors import Corrupt
 from compactor.model.files import IndexFile
-from compactor.reading.lookup import CheckedReads
 from compactor.storage.location import StoreLocation
 from compactor.storage.ranges import RangeReader, Span
 from compactor.storage.sending import Sending
@@ -82,13 +80,8 @@ def read_some(location: StoreLocation, file: IndexFile, reader: RangeReader) -> 
 
 
 def look_up(location: StoreLocation, file: IndexFile, reader: RangeReader) -> list[object]:
-    found: list[RowPointer | None] = []
-    for words in (*SEARCHED[:3], SEARCHED[0] ^ 1):
-        digest = words.astype(">u4").tobytes()
-        reads = CheckedReads(reader, location.root_uri, [file])
-        reads.begin(expected_ranges([file], digest))
-        found.append(find_pointer(reads, [file], digest))
-    return list(found)
+    keys = (*SEARCHED[:3], SEARCHED[0] ^ 1)
+    return [find_row(location, [file], words.reshape(1, 5), reader) for words in keys]
 
 
 WAYS = pytest.mark.parametrize("read", [read_all, read_some, look_up])

@@ -15,17 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.catalog.keys import TableFolder
-from compactor.index.files import IndexTarget, Prefetch, open_bucket, write_bucket, write_pointers
+from compactor.index.files import IndexTarget, Prefetch, find_row, open_bucket, write_bucket, write_pointers
 from compactor.index.layout import DIGEST_BYTES, IndexRows
 from compactor.index.paged_file import KeptFiles, PagedFile
-from compactor.index.range_lookup import expected_ranges, find_pointer
 from compactor.index.remote_search import RemoteSearch, RowsInRun, expected_rows
 from compactor.index.shared_pages import PAGE_BYTES
 from compactor.kernels.search import find_digests
 from compactor.kernels.sha1 import Digests
 from compactor.model.errors import Corrupt
 from compactor.model.files import IndexFile
-from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
 from compactor.storage.ranges import RangeReader, Span
 from compactor.storage.sending import Sending
@@ -261,31 +259,30 @@ def test_a_remote_file_of_another_bucket_is_noticed_by_the_digests_that_are_read
     packed_rows_min=st.sampled_from([0, 1_000, 1 << 40]),
     seed=st.integers(0, 1_000),
 )
-def test_a_lookup_hardly_ever_needs_more_than_the_ranges_that_are_asked_for_at_once(
+def test_a_remote_lookup_says_what_one_in_a_folder_says_and_hardly_ever_waits_twice(
     sizes: list[int], rows_per_file: int, repointed: bool, packed_rows_min: int, seed: int
 ) -> None:
     with fresh_folder() as folder:
         runs = [sorted_digests(size, seed + number) for number, size in enumerate(sizes)]
         written = Written(folder, runs, rows_per_file, repointed, packed_rows_min)
-        store = LocalStore(written.location)
         random = np.random.default_rng(seed)
-        digests = [run[random.integers(len(run))].astype(">u4").tobytes() for run in runs] + [random.bytes(20)]
-        for digest in digests:
-            reads = _Counted(store, expected_ranges(written.files, digest))
-            assert find_pointer(reads, written.files, digest) == find_pointer(store, written.files, digest)
+        absent = random.integers(0, 2**32, (1, 5), np.uint32, endpoint=False)
+        for digest in [*(run[[random.integers(len(run))]] for run in runs), absent]:
+            reader = _Counted(written.objects)
+            found = find_row(written.location, written.files, digest, reader)
+            assert found == find_row(written.location, written.files, digest)
             # Beyond a border of parts it may be in the neighbour.
-            assert reads.others <= (0 if len(written.files) == len(runs) else 8)
+            assert reader.others <= (0 if len(written.files) == len(runs) else 8)
 
 
-class _Counted:
-    """Counts the reads that were not expected."""
+class _Counted(RangeReader):
+    """Counts the ranges that were not requested before they were needed."""
 
-    def __init__(self, store: LocalStore, expected: dict[str, list[Span]]) -> None:
-        self._store = store
-        self._expected = expected
-        self.others = 0
+    others = 0
 
-    def read_range(self, key: str, start: int, length: int) -> bytes:
-        within = any(span.start <= start and start + length <= span.end for span in self._expected.get(key, []))
-        self.others += not within
-        return self._store.read_range(key, start, length)
+    def read(self, uri: str, spans: Sequence[Span], join_gap_bytes: int = 0) -> list[memoryview]:
+        self.others += sum(not self._is_begun(uri, span) for span in spans)
+        return super().read(uri, spans, join_gap_bytes)
+
+    def _is_begun(self, uri: str, span: Span) -> bool:
+        return any(sent.span.start <= span.start and span.end <= sent.span.end for sent in self._ahead.get(uri, []))
