@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from compactor.model.arrow_types import decoded_type, stored_values
 from compactor.model.errors import Corrupt, Invalid
 from compactor.schemas.open_types import widens_to_open
-from compactor.schemas.unify import _is_list, _text_for_nanoseconds, plain_schema, unify_schemas, unify_types
+from compactor.schemas.unify import _text_for_nanoseconds, is_list, plain_schema, unify_schemas, unify_types
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -110,7 +110,7 @@ def _cast_nested(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return _cast_struct(array, kind)
     if pa.types.is_map(array.type) and pa.types.is_map(kind):
         return _cast_map(array, kind)
-    if _is_list(array.type) and _is_list(kind):
+    if is_list(array.type) and is_list(kind):
         return _cast_list(array, kind)
     return array.cast(kind)
 

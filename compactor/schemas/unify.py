@@ -83,10 +83,10 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         return pa.dictionary(kind.index_type, plain_type(kind.value_type), ordered=kind.ordered)
     if pa.types.is_run_end_encoded(kind):
         return plain_type(kind.value_type)
-    return _with_fields(kind, _plain_field)
+    return with_fields(kind, _plain_field)
 
 
-def _with_fields(kind: pa.DataType, change: Callable[[pa.Field], pa.Field]) -> pa.DataType:
+def with_fields(kind: pa.DataType, change: Callable[[pa.Field], pa.Field]) -> pa.DataType:
     """A nested type with replaced fields; any other type unchanged."""
     if pa.types.is_struct(kind):
         return pa.struct([change(field) for field in kind])
@@ -213,7 +213,7 @@ def _unify_times(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
     return None
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_list(kind)
         or pa.types.is_large_list(kind)
@@ -224,7 +224,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _unify_lists(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
-    if not (_is_list(first) and _is_list(second)):
+    if not (is_list(first) and is_list(second)):
         return None
     item = _unify_fields(first.value_field, second.value_field)
     if item is None:
@@ -296,7 +296,7 @@ def _text_for_nanoseconds(kind: pa.DataType) -> pa.DataType:
     kind = decoded_type(kind)
     if getattr(kind, "unit", None) == "ns":
         return pa.int64() if pa.types.is_duration(kind) else pa.string()
-    return _with_fields(kind, lambda field: field.with_type(_text_for_nanoseconds(field.type)))
+    return with_fields(kind, lambda field: field.with_type(_text_for_nanoseconds(field.type)))
 
 
 FINGERPRINT_CHARACTERS = 32

@@ -11,7 +11,7 @@ from compactor.model.files import RowGroupSize
 from compactor.schemas.cast import cast_array, cast_column
 from compactor.schemas.unify import unify_types
 from compactor.tabular.formats import FileMeasure, Source, wanted_columns
-from compactor.tabular.stored_types import stored_in_orc
+from compactor.tabular.stored_types import stands_in_orc
 
 RowsT = TypeVar("RowsT", pa.Table, pa.RecordBatch)
 
@@ -75,7 +75,7 @@ def _as_written(rows: RowsT, schema: pa.Schema | None) -> RowsT:
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         position = schema.get_field_index(name)
         arrow_type = column.type if position < 0 else schema.field(position).type
-        stands_in = stored_in_orc(arrow_type) is not None and unify_types(arrow_type, column.type) != arrow_type
+        stands_in = stands_in_orc(arrow_type) and unify_types(arrow_type, column.type) != arrow_type
         columns.append(_cast(column, arrow_type) if stands_in else column)
     return type(rows).from_arrays(columns, names=rows.schema.names) if columns else rows
 

@@ -12,9 +12,13 @@ import pyarrow as pa
 from compactor.model.arrow_types import value_type, wide_dictionary
 from compactor.model.errors import Invalid
 from compactor.model.names import ContentType
-from compactor.schemas.unify import LIST_MAKERS, plain_type
+from compactor.schemas.unify import is_list, plain_type, with_fields
 
-_StoredType = Callable[[pa.DataType], pa.DataType | None]
+_StoredType = Callable[[pa.DataType], pa.DataType]
+
+
+class _NotStored(Exception):
+    """The format has no type for such values."""
 
 
 def stored_schema(schema: pa.Schema, content_type: ContentType) -> pa.Schema:
@@ -30,83 +34,35 @@ def stored_schema(schema: pa.Schema, content_type: ContentType) -> pa.Schema:
     for field in schema:
         if content_type is ContentType.ORC and pa.types.is_null(field.type):
             continue
-        arrow_type = stored(plain_type(field.type))
-        if arrow_type is None:
+        try:
+            fields.append(field.with_type(stored(plain_type(field.type))))
+        except _NotStored as error:
             instead = "feather" if content_type is ContentType.PARQUET else "parquet or feather"
             raise Invalid(
                 f"a {content_type} file cannot hold column {field.name!r} of type {field.type}: choose {instead}"
-            )
-        fields.append(field.with_type(arrow_type))
+            ) from error
     return pa.schema(fields, metadata=schema.metadata)
 
 
-def _nested(
-    arrow_type: pa.DataType, stored: _StoredType, make: Callable[[list[pa.Field]], pa.DataType]
-) -> pa.DataType | None:
-    """A nested type, rebuilt from the stored types of its children."""
-    children = []
-    for position in range(arrow_type.num_fields):
-        child = arrow_type.field(position)
-        child_kind = stored(child.type)
-        if child_kind is None:
-            return None
-        children.append(child.with_type(child_kind))
-    return make(children)
-
-
-def _is_list(arrow_type: pa.DataType) -> bool:
-    return bool(pa.types.is_list(arrow_type) or pa.types.is_list_view(arrow_type))
-
-
-def _is_large_list(arrow_type: pa.DataType) -> bool:
-    return bool(pa.types.is_large_list(arrow_type) or pa.types.is_large_list_view(arrow_type))
+def _within(arrow_type: pa.DataType, stored: _StoredType) -> pa.DataType:
+    """A nested type with the stored types of its fields; any other type unchanged."""
+    return with_fields(arrow_type, lambda field: field.with_type(stored(field.type)))
 
 
 # ------------------------------------------------------------------------------------- Parquet and Arrow IPC
 
 
-def _in_arrow(arrow_type: pa.DataType) -> pa.DataType | None:
-    if pa.types.is_dictionary(arrow_type):
-        return wide_dictionary(arrow_type)
-    if (
-        pa.types.is_nested(arrow_type)
-        and not pa.types.is_union(arrow_type)
-        and not pa.types.is_run_end_encoded(arrow_type)
-    ):
-        return _nested_like(arrow_type, _in_arrow)
-    return arrow_type
+def _in_arrow(arrow_type: pa.DataType) -> pa.DataType:
+    return wide_dictionary(_within(arrow_type, _in_arrow))
 
 
-def _in_parquet(arrow_type: pa.DataType) -> pa.DataType | None:
-    if pa.types.is_dictionary(arrow_type):
-        return wide_dictionary(arrow_type)
+def _in_parquet(arrow_type: pa.DataType) -> pa.DataType:
     if pa.types.is_run_end_encoded(arrow_type):
         return _in_parquet(arrow_type.value_type)
-    if pa.types.is_union(arrow_type) or arrow_type == pa.month_day_nano_interval():
-        return None
-    if pa.types.is_struct(arrow_type) and arrow_type.num_fields == 0:
-        return None
-    if pa.types.is_nested(arrow_type):
-        return _nested_like(arrow_type, _in_parquet)
-    return arrow_type
-
-
-def _nested_like(arrow_type: pa.DataType, stored: _StoredType) -> pa.DataType | None:
-    if pa.types.is_struct(arrow_type):
-        return _nested(arrow_type, stored, pa.struct)
-    if pa.types.is_map(arrow_type):
-        key, item = stored(arrow_type.key_type), stored(arrow_type.item_type)
-        if key is None or item is None:
-            return None
-        fields = arrow_type.key_field.with_type(key), arrow_type.item_field.with_type(item)
-        return pa.map_(*fields, keys_sorted=arrow_type.keys_sorted)
-    if pa.types.is_fixed_size_list(arrow_type):
-        return _nested(arrow_type, stored, lambda children: pa.list_(children[0], arrow_type.list_size))
-    for is_one, make in LIST_MAKERS:
-        if is_one(arrow_type):
-            item = _nested(arrow_type, stored, pa.struct)
-            return None if item is None else make(item.field(0))
-    return None
+    is_empty = pa.types.is_struct(arrow_type) and arrow_type.num_fields == 0
+    if is_empty or pa.types.is_union(arrow_type) or arrow_type == pa.month_day_nano_interval():
+        raise _NotStored
+    return wide_dictionary(_within(arrow_type, _in_parquet))
 
 
 # ------------------------------------------------------------------------------------------------------- ORC
@@ -137,11 +93,17 @@ _ORC_SAME = frozenset(
 )
 
 
-def stored_in_orc(arrow_type: pa.DataType) -> pa.DataType | None:
-    """The type that ORC stores; None: it cannot store it.
+def stands_in_orc(arrow_type: pa.DataType) -> bool:
+    """Whether ORC stores the type, or another one in its place."""
+    try:
+        _in_orc(arrow_type)
+    except _NotStored:
+        return False
+    return True
 
-    Signed integers, one kind of text, bytes and list, timestamps in nanoseconds (UTC where they have a zone).
-    """
+
+def _in_orc(arrow_type: pa.DataType) -> pa.DataType:
+    """Signed integers, one kind of text, bytes and list, timestamps in nanoseconds (UTC where they have a zone)."""
     arrow_type = value_type(arrow_type)
     if arrow_type in _ORC_SAME:
         return arrow_type
@@ -151,48 +113,47 @@ def stored_in_orc(arrow_type: pa.DataType) -> pa.DataType | None:
         return pa.binary()
     if pa.types.is_timestamp(arrow_type):
         return pa.timestamp("ns", None if arrow_type.tz is None else "UTC")
-    if pa.types.is_decimal(arrow_type):
-        return pa.decimal128(arrow_type.precision, arrow_type.scale) if arrow_type.precision <= 38 else None
+    if pa.types.is_decimal(arrow_type) and arrow_type.precision <= 38:
+        return pa.decimal128(arrow_type.precision, arrow_type.scale)
     return _nested_in_orc(arrow_type)
 
 
-def _nested_in_orc(arrow_type: pa.DataType) -> pa.DataType | None:
+def _nested_in_orc(arrow_type: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(arrow_type) and arrow_type.num_fields > 0:
-        return _nested(arrow_type, stored_in_orc, pa.struct)
+        return _within(arrow_type, _in_orc)
     if pa.types.is_map(arrow_type):
-        key, item = stored_in_orc(arrow_type.key_type), stored_in_orc(arrow_type.item_type)
-        return None if key is None or item is None else pa.map_(key, item)
-    if _is_list(arrow_type) or _is_large_list(arrow_type) or pa.types.is_fixed_size_list(arrow_type):
-        return _nested(arrow_type, stored_in_orc, lambda children: pa.list_(children[0]))
-    return None
+        return pa.map_(_in_orc(arrow_type.key_type), _in_orc(arrow_type.item_type))
+    if is_list(arrow_type):
+        return pa.list_(arrow_type.value_field.with_type(_in_orc(arrow_type.value_type)))
+    raise _NotStored
 
 
 # ------------------------------------------------------------------------------------------------------ text
 
 
-def _in_text(arrow_type: pa.DataType) -> pa.DataType | None:
+def _in_text(arrow_type: pa.DataType) -> pa.DataType:
     """Types whose text form can be read back; not nested types, and not bytes, which need not be text. A duration would
     be a number without its unit: where the column's type in another file is of another unit, it would be another value.
     """
     arrow_type = value_type(arrow_type)
     if pa.types.is_float16(arrow_type):
         return pa.float32()
-    bytes_like = (
+    if (
         pa.types.is_binary(arrow_type)
         or pa.types.is_large_binary(arrow_type)
         or pa.types.is_fixed_size_binary(arrow_type)
-    )
-    if bytes_like and not pa.types.is_decimal(arrow_type):
-        return None
-    if pa.types.is_nested(arrow_type) or pa.types.is_duration(arrow_type) or arrow_type == pa.month_day_nano_interval():
-        return None
+        or pa.types.is_nested(arrow_type)
+        or pa.types.is_duration(arrow_type)
+        or arrow_type == pa.month_day_nano_interval()
+    ):
+        raise _NotStored
     return arrow_type
 
 
 _STORED_TYPES: dict[ContentType, _StoredType] = {
     ContentType.PARQUET: _in_parquet,
     ContentType.FEATHER: _in_arrow,
-    ContentType.ORC: stored_in_orc,
+    ContentType.ORC: _in_orc,
     ContentType.CSV: _in_text,
     ContentType.TSV: _in_text,
 }
