@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from compactor.catalog.table_appends import Delta
     from compactor.changes.appending import AppendedChanges
     from compactor.changes.sources import FeedSource
-    from compactor.model.counts import SortKey
     from compactor.reading.lookup import KeyValue
     from compactor.reading.scan import AsOf, Scan
 
@@ -172,29 +171,18 @@ class Table(tables.Table):
         nothing is added. After any other error some of the partitions may have theirs: call it again with the same
         delta id."""
         from compactor.catalog.delta_files import refuse_absent
-        from compactor.changes.appending import (
-            append_batch,
-            batch_of_sources,
-            feed_of,
-            reader_of,
-            with_deletes_elsewhere,
-        )
+        from compactor.changes.appending import append_batch, batch_of_table, feed_of, reader_of
         from compactor.changes.quarantine import quarantine_of
         from compactor.changes.sources import open_feed
 
         batch_id = self._clock.new_id() if delta_id is None else delta_id
         feed = feed_of(self.properties.changes, format, order, columns, keys_are_global)
-        reader, location = reader_of(self, self.keys, feed), self._store.location
+        reader, location = reader_of(self, feed), self._store.location
         aside = quarantine_of(self.properties.quarantine, quarantine, location, self._clock)
         refuse_absent(location, source)
         sources = open_feed(location, source, feed, reader.feed_schema)
-        batch = batch_of_sources(reader, sources, batch_id, quarantines=aside is not None)
-        return append_batch(self, with_deletes_elsewhere(self, location, reader, batch), aside)
-
-    @property
-    def keys(self) -> tuple[Sequence[str] | None, Sequence[SortKey] | None]:
-        """The primary keys and the sort keys of its properties."""
-        return self.properties.primary_keys, self.properties.sort_keys
+        batch = batch_of_table(self, location, reader, sources, batch_id, quarantines=aside is not None)
+        return append_batch(self, batch, aside)
 
     def writer(
         self, seconds: float = SECONDS, deltas: int = DELTAS_MAX, size_bytes: int = SIZE_BYTES_MAX
@@ -312,13 +300,7 @@ class DeltaCatalog(tables.DeltaCatalog):
         Raises `Invalid`, with file and row, for a change that cannot be applied, or of another table; then nothing is
         added. After any other error some of the tables may have theirs: call it again with the same delta id."""
         from compactor.catalog.delta_files import refuse_absent
-        from compactor.changes.appending import (
-            append_batch,
-            batch_of_sources,
-            feed_of,
-            reader_of,
-            with_deletes_elsewhere,
-        )
+        from compactor.changes.appending import append_batch, batch_of_table, feed_of, reader_of
         from compactor.changes.many_tables import parse_paths, parts_by_table
         from compactor.changes.quarantine import quarantine_of
         from compactor.changes.sources import open_feed
@@ -336,9 +318,9 @@ class DeltaCatalog(tables.DeltaCatalog):
         for table_id, sources in parts.items():
             table = opened[table_id]
             aside = quarantine_of(table.properties.quarantine, quarantine, self.location, self._clock)
-            reader = reader_of(table, table.keys, feed)
-            batch = batch_of_sources(reader, sources, batch_id, quarantines=aside is not None)
-            batches[table_id] = with_deletes_elsewhere(table, self.location, reader, batch), aside
+            reader, quarantines = reader_of(table, feed), aside is not None
+            batch = batch_of_table(table, self.location, reader, sources, batch_id, quarantines=quarantines)
+            batches[table_id] = batch, aside
         return {table_id: append_batch(opened[table_id], *given) for table_id, given in batches.items()}
 
     def table_even_dropped(self, table_id: str) -> Table:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from compactor.catalog.delta_files import DeltaSource, digest_source
 from compactor.catalog.feed import Feed, parse_feed
 from compactor.catalog.partition_split import Partitioning
+from compactor.catalog.properties import TableProperties
 from compactor.catalog.table_appends import Delta
 from compactor.changes.change_batch import ChangeBatch, ChangesRefused
 from compactor.changes.global_keys import (
@@ -39,14 +40,14 @@ _WHAT_TO_DO = (
     "where they go with their reasons"
 )
 
-Keys = tuple[Sequence[str] | None, Sequence[SortKey] | None]
-
 
 class ChangedTable(Protocol):
     """The table that a feed changes."""
 
     @property
     def table_id(self) -> str: ...
+    @property
+    def properties(self) -> TableProperties: ...
     @property
     def partitioning(self) -> Partitioning: ...
     @property
@@ -127,15 +128,15 @@ def append_batch(table: ChangedTable, batch: BatchOfChanges, quarantine: Quarant
     return AppendedChanges(tuple(table.append_many(batch.deltas, batch.delta_ids)), len(batch.refused), uri)
 
 
-def reader_of(table: ChangedTable, keys: Keys, feed: Feed) -> ChangeReader:
+def reader_of(table: ChangedTable, feed: Feed) -> ChangeReader:
     """What the table takes from a feed. Raises `Invalid` if it cannot be told which row a change is of, or if feed and
     table are ordered differently."""
-    primary_keys = keys[0]
+    primary_keys = table.properties.primary_keys
     if not primary_keys:
         raise Invalid(
             f"table {table.table_id} has no primary_keys, so a change cannot say which row it is of: set them"
         )
-    sort_keys = [each for each in keys[1] or () if each.column != PARTITION_STREAM_POSITION]
+    sort_keys = [each for each in table.properties.sort_keys or () if each.column != PARTITION_STREAM_POSITION]
     own = [each.column for each in sort_keys]
     if feed.order and own and own != [*feed.order]:
         raise Invalid(
@@ -211,11 +212,18 @@ def _all_of(source: FeedSource, read: Callable[[FeedSource], ChangeBatch]) -> Ch
         raise ChangesRefused([*error.reasons, _WHAT_TO_DO], error.rows) from error
 
 
-def with_deletes_elsewhere(
-    table: ReadableTable, location: StoreLocation, reader: ChangeReader, batch: BatchOfChanges
+def batch_of_table(
+    table: ReadableTable,
+    location: StoreLocation,
+    reader: ChangeReader,
+    sources: Sequence[FeedSource],
+    batch_id: str,
+    *,
+    quarantines: bool,
 ) -> BatchOfChanges:
-    """With deletes in the partitions that the batch's keys have left. The table is read: its pending deltas and the
-    index of every partition (`view="merged"`)."""
+    """See `batch_of_sources`; with deletes in the partitions that keys have left, if they are global. For these the
+    table is read: its pending deltas and the index of every partition (`view="merged"`)."""
+    batch = batch_of_sources(reader, sources, batch_id, quarantines=quarantines)
     if not reader.finds_keys:
         return batch
     lost = batch.without_partition

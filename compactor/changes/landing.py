@@ -4,31 +4,23 @@ write."""
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from compactor.catalog.delta_files import FileVersion, digest_rows, read_rows, version_of_file
-from compactor.catalog.feed import OF_ROWS, Feed
+from compactor.catalog.feed import OF_ROWS
 from compactor.catalog.joining import Arrival
-from compactor.catalog.properties import TableProperties
 from compactor.changes.appending import OF_DELETES, OF_UPSERTS, ChangedTable, batch_of_sources, reader_of
 from compactor.changes.change_batch import ChangeBatch
 from compactor.changes.latest import refuse_incomplete
 from compactor.changes.quarantine import Quarantine, read_applicable
-from compactor.changes.sources import ChangeReader, FeedSource, open_feed
+from compactor.changes.sources import FeedSource, open_feed
 from compactor.model.errors import Invalid
 from compactor.model.names import Operation, PartitionValues
 from compactor.storage.location import StoreLocation
 from compactor.tabular import read_json_lines
-
-
-class LandingTable(ChangedTable, Protocol):
-    """The table that a file lands for."""
-
-    @property
-    def properties(self) -> TableProperties: ...
 
 
 @dataclass(frozen=True)
@@ -80,13 +72,13 @@ def delta_ids_of(file_id: str) -> tuple[str, ...]:
 
 
 def read_file(
-    table: LandingTable, location: StoreLocation, uri: str, version: FileVersion, sequencer: str | None = None
+    table: ChangedTable, location: StoreLocation, uri: str, version: FileVersion, sequencer: str | None = None
 ) -> LandedSource:
     """Raises `Invalid` if the file cannot be read, or was replaced meanwhile: then the newer version announces
     itself."""
     properties = table.properties
     if properties.changes is not None:
-        schema = _reader_of(table, properties.changes).feed_schema
+        schema = reader_of(table, properties.changes).feed_schema
         (source,) = open_feed(location, [uri], properties.changes, schema, properties.landing_format)
     else:
         source = FeedSource(uri, read_rows(location, [uri], table.schema, properties.landing_format))
@@ -95,12 +87,12 @@ def read_file(
     return LandedSource(id_of_file(uri, version), source, version, sequencer)
 
 
-def divide(table: LandingTable, landed: LandedSource, quarantine: Quarantine | None = None) -> LandedFile:
+def divide(table: ChangedTable, landed: LandedSource, quarantine: Quarantine | None = None) -> LandedFile:
     """What is to be appended. Changes and rows that are refused it quarantines, if there is a quarantine; otherwise it
     raises `Invalid`."""
     changes, quarantines = table.properties.changes, quarantine is not None
     if changes is not None:
-        reader, source = _reader_of(table, changes), landed.source
+        reader, source = reader_of(table, changes), landed.source
         if landed.version is None and changes.format in OF_ROWS:
             source = _parsed(source, reader.feed_schema)
         batch = batch_of_sources(reader, [source], landed.file_id, quarantines=quarantines)
@@ -120,7 +112,7 @@ def divide(table: LandingTable, landed: LandedSource, quarantine: Quarantine | N
     return LandedFile(landed.file_id, arrivals, len(refused))
 
 
-def divide_together(table: LandingTable, landed: Sequence[LandedSource]) -> list[LandedFile] | None:
+def divide_together(table: ChangedTable, landed: Sequence[LandedSource]) -> list[LandedFile] | None:
     """The same of many small files and messages at once, which is much cheaper. None: they are of a feed, or one of
     them cannot be divided, so each is to be by itself."""
     if table.properties.changes is not None:
@@ -137,7 +129,7 @@ def divide_together(table: LandingTable, landed: Sequence[LandedSource]) -> list
 _Divided: TypeAlias = list[tuple[PartitionValues, pa.Table]]
 
 
-def _all_divided(table: LandingTable, tables: Sequence[pa.Table]) -> Iterator[_Divided]:
+def _all_divided(table: ChangedTable, tables: Sequence[pa.Table]) -> Iterator[_Divided]:
     for _, alike in groupby(tables, lambda rows: rows.schema):
         part = list(alike)
         name = f"{len(part)} files"
@@ -145,7 +137,7 @@ def _all_divided(table: LandingTable, tables: Sequence[pa.Table]) -> Iterator[_D
         yield from _divided(table, name, part)
 
 
-def _divided(table: LandingTable, name: str, tables: Sequence[pa.Table]) -> list[_Divided]:
+def _divided(table: ChangedTable, name: str, tables: Sequence[pa.Table]) -> list[_Divided]:
     """The rows of each table, which have the same columns, by partition."""
     rows = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
     parts = table.partitioning.split(rows, name)
@@ -165,7 +157,7 @@ def _divided(table: LandingTable, name: str, tables: Sequence[pa.Table]) -> list
     return found
 
 
-def _tables_of(table: LandingTable, landed: Sequence[LandedSource]) -> list[pa.Table]:
+def _tables_of(table: ChangedTable, landed: Sequence[LandedSource]) -> list[pa.Table]:
     """The rows of each. Messages for a table whose columns are declared are parsed at once: another type of a column,
     or another column, is in none of them, or `Invalid` is raised."""
     texts = [each.source.content for each in landed if isinstance(each.source.content, bytes)]
@@ -191,10 +183,6 @@ def _arrival(
     return Arrival(partition, rows, operation, delta_id or landed.file_id, digest, landed.sequencer)
 
 
-def _reader_of(table: LandingTable, changes: Feed) -> ChangeReader:
-    return reader_of(table, (table.properties.primary_keys, table.properties.sort_keys), changes)
-
-
 def _parsed(source: FeedSource, schema: pa.Schema | None) -> FeedSource:
     """The rows of a message, which are JSON lines."""
     if not isinstance(source.content, bytes):
@@ -202,7 +190,7 @@ def _parsed(source: FeedSource, schema: pa.Schema | None) -> FeedSource:
     return replace(source, content=read_json_lines(source.content, source.source_name, schema))
 
 
-def _rows_to_write(table: LandingTable, name: str, rows: pa.Table) -> ChangeBatch:
+def _rows_to_write(table: ChangedTable, name: str, rows: pa.Table) -> ChangeBatch:
     """Rows without a value of a partition key are refused: they have no place in the table."""
     changes = ChangeBatch(name, rows, np.zeros(rows.num_rows, np.bool_), np.arange(rows.num_rows))
     refuse_incomplete(changes, table.partitioning, (), ())

@@ -19,13 +19,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from compactor.index.packed_pointers import FILE_NUMBER, ROW_INDEX, PointerColumns, file_numbers_of, row_indices_of
+from compactor.index.paged_file import PagedFile
 from compactor.index.remote_search import RemoteSearch, RowsInRun, expected_rows
 from compactor.kernels.digest import DIGEST_ENCODING
 from compactor.kernels.search import find_digests
@@ -137,15 +137,6 @@ def to_record_batch(rows: IndexRows, pointers: PointerColumns, sort_columns: Seq
     return pa.record_batch(arrays, schema=_index_schema(pointers, sort_columns))
 
 
-class Pages(Protocol):
-    """Brings bytes of a file into the memory that an Arrow batch of it refers to."""
-
-    @property
-    def buffer(self) -> pa.Buffer: ...
-
-    def need(self, spans: Sequence[Span]) -> None: ...
-
-
 class IndexSegment:
     """One open index file: its mapped columns, of which only accessed parts are read.
 
@@ -159,7 +150,7 @@ class IndexSegment:
         where: str,
         batch: pa.RecordBatch,
         pointers: pa.RecordBatch | None,
-        pages: tuple[Pages, Pages] | None = None,
+        pages: tuple[PagedFile, PagedFile] | None = None,
         rows_in_run: RowsInRun | None = None,
     ) -> None:
         written_with = (batch.schema.metadata or {}).get(b"lithify.digest_encoding", b"missing").decode()
