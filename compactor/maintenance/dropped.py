@@ -6,11 +6,11 @@ was written before the grace period too: an append that had opened the table may
 
 from compactor.catalog.definition import TableDefinition
 from compactor.catalog.keys import TableFolder
-from compactor.maintenance.garbage import KEYS, GarbageFile, StreamGarbage
+from compactor.maintenance.garbage import KEYS, SortedOut, StreamGarbage
 from compactor.model.clock import Clock
 from compactor.publishing.keys import IcebergFolder
 from compactor.storage.keys import parse_any
-from compactor.storage.object_store import ObjectEntry, ObjectStore
+from compactor.storage.object_store import ObjectStore
 from compactor.tabular.output_file import is_unfinished
 
 
@@ -22,22 +22,12 @@ def find_dropped_garbage(
     since_ms = clock.now_ms() - int(grace_seconds * 1_000)
     kept_seconds = max(grace_seconds, definition.properties.retention_seconds or 0)
     is_over = dropped_at_ms is not None and dropped_at_ms < clock.now_ms() - int(kept_seconds * 1_000)
-    kept, garbage, unknown = list[ObjectEntry](), list[GarbageFile](), list[str]()
+    sorted_out = SortedOut(since_ms if is_over else 0, _is_ours)
     for part in (f"{folder.key}/data", folder.open_files, IcebergFolder(definition.table_id).key, folder.news):
         for entry in store.list(f"{part}/"):
-            if parse_any(entry.key, KEYS) is None and not is_unfinished(entry.key):
-                unknown.append(entry.key)
-            elif is_over and entry.modified_at_ms < since_ms:
-                garbage.append(
-                    GarbageFile(key=entry.key, size_bytes=entry.size_bytes, modified_at_ms=entry.modified_at_ms)
-                )
-            else:
-                kept.append(entry)
-    return StreamGarbage(
-        stream=f"{definition.table_id}, dropped",
-        partition={},
-        kept_files=len(kept),
-        kept_bytes=sum(entry.size_bytes for entry in kept),
-        garbage=tuple(garbage),
-        unknown=tuple(unknown),
-    )
+            sorted_out.add(entry, is_needed=False)
+    return sorted_out.garbage(f"{definition.table_id}, dropped", {})
+
+
+def _is_ours(key: str) -> bool:
+    return is_unfinished(key) or parse_any(key, KEYS) is not None

@@ -285,26 +285,16 @@ class _Search:
         known = stream.log.newest if stream.log.newest.entry_number else stream.log.load()
         stream.log.check_whole(known)
         live = set(self._keys(paths_of_snapshot(known.state)))
-        sorted_out = _SortedOut(self._since_ms)
+        sorted_out = SortedOut(self._since_ms, _is_data)
         for file in chain(self._listed(stream.folder), place.open_files):
             sorted_out.add(file, is_needed=file.key in live or file.key in self._published.paths)
         if len(sorted_out.old) < NAMES_FIRST:
             sorted_out.leave_unknown()
         if sorted_out.old:
             self._keep_needed(stream, sorted_out)
-        sorted_out.leave_unknown()
-        garbage = [_garbage(file) for file in sorted_out.old.values()]
-        if known.entry_number:
-            unneeded = stream.log.unneeded_objects()
-            garbage += [_garbage(each) for each in unneeded if each.modified_at_ms < self._since_ms]
-        return StreamGarbage(
-            stream=str(stream),
-            partition=stream.partition,
-            kept_files=sorted_out.kept_files,
-            kept_bytes=sorted_out.kept_bytes,
-            garbage=tuple(garbage),
-            unknown=tuple(sorted_out.unknown),
-        )
+        unneeded = stream.log.unneeded_objects() if known.entry_number else ()
+        of_log = [each for each in unneeded if each.modified_at_ms < self._since_ms]
+        return sorted_out.garbage(str(stream), stream.partition, of_log)
 
     def _listed(self, folder: StreamFolder) -> Iterator[ObjectEntry]:
         """The files of a stream. Those of appends that began in the grace period, by their ids, are left out, unless
@@ -323,7 +313,7 @@ class _Search:
                 return
             yield file
 
-    def _keep_needed(self, stream: PartitionStream, sorted_out: _SortedOut) -> None:
+    def _keep_needed(self, stream: PartitionStream, sorted_out: SortedOut) -> None:
         if not stream.log.load().entry_number:
             sorted_out.leave_unknown()
             made = [file for file in sorted_out.old.values() if not _is_of_an_append(file.key)]
@@ -395,15 +385,16 @@ class _Search:
         )
 
 
-class _SortedOut:
-    """The files of a stream by what becomes of them.
+class SortedOut:
+    """The files of a stream by what becomes of them. `is_ours`: whether a key is one of Lithify's names.
 
     Attributes:
         old: those that may be garbage, by key
         unknown: those that have none of Lithify's names"""
 
-    def __init__(self, since_ms: int) -> None:
+    def __init__(self, since_ms: int, is_ours: Callable[[str], bool]) -> None:
         self._since_ms = since_ms
+        self._is_ours = is_ours
         self.kept_files = 0
         self.kept_bytes = 0
         self.old: dict[str, ObjectEntry] = {}
@@ -414,14 +405,14 @@ class _SortedOut:
             self._keep(file)
         elif file.modified_at_ms < self._since_ms:
             self.old[file.key] = file
-        elif _is_ours(file.key):
+        elif self._is_ours(file.key):
             self._keep(file)
         else:
             self.unknown.append(file.key)
 
     def leave_unknown(self) -> None:
         """Files without one of Lithify's names are not `old` from now on."""
-        for key in [key for key in self.old if not _is_ours(key)]:
+        for key in [key for key in self.old if not self._is_ours(key)]:
             del self.old[key]
             self.unknown.append(key)
 
@@ -436,43 +427,44 @@ class _SortedOut:
         self.kept_files += 1
         self.kept_bytes += file.size_bytes
 
+    def garbage(self, stream: str, partition: dict[str, str], of_log: Sequence[ObjectEntry] = ()) -> StreamGarbage:
+        """What is `old` is garbage, and so are these objects of the log."""
+        self.leave_unknown()
+        return StreamGarbage(
+            stream=stream,
+            partition=partition,
+            kept_files=self.kept_files,
+            kept_bytes=self.kept_bytes,
+            garbage=tuple(
+                GarbageFile(key=each.key, size_bytes=each.size_bytes, modified_at_ms=each.modified_at_ms)
+                for each in (*self.old.values(), *of_log)
+            ),
+            unknown=tuple(self.unknown),
+        )
+
 
 def _published_garbage(
     table_id: str, files: Iterable[ObjectEntry], published: PublishedFiles, since_ms: int
 ) -> StreamGarbage:
     """Vectors and metadata of Apache Iceberg that no version of the grace period names, and objects of Delta Lake's log
     below a checkpoint that is older than the grace period: no reader starts below it."""
-    kept, garbage, unknown = [], [], []
+    sorted_out = SortedOut(since_ms, lambda key: parse_any(key, KEYS) is not None)
     old = [DeltaLogCheckpoint.parse_or_none(file.key) for file in files if file.modified_at_ms < since_ms]
     checkpoint = max((each.version for each in old if each is not None), default=0)
     for file in files:
         path = parse_any(file.key, KEYS)
         if isinstance(path, OpenFilePath):
             continue
-        if path is None:
-            unknown.append(file.key)
-        elif file.modified_at_ms < since_ms and (
-            (isinstance(path, _KEPT_IF_NAMED) and file.key not in published.paths)
-            or (isinstance(path, DeltaLogCommit | DeltaLogCheckpoint) and path.version < checkpoint)
-        ):
-            garbage.append(_garbage(file))
-        else:
-            kept.append(file)
-    return StreamGarbage(
-        stream=f"{table_id}, published",
-        partition={},
-        kept_files=len(kept),
-        kept_bytes=sum(file.size_bytes for file in kept),
-        garbage=tuple(garbage),
-        unknown=tuple(unknown),
-    )
+        is_needed = path is not None
+        if isinstance(path, _KEPT_IF_NAMED):
+            is_needed = file.key in published.paths
+        elif isinstance(path, DeltaLogCommit | DeltaLogCheckpoint):
+            is_needed = path.version >= checkpoint
+        sorted_out.add(file, is_needed=is_needed)
+    return sorted_out.garbage(f"{table_id}, published", {})
 
 
 _KEPT_IF_NAMED = (DeltaVectorPath, IcebergMetadata, IcebergManifestList, IcebergManifest, IcebergDeletes)
-
-
-def _garbage(entry: ObjectEntry) -> GarbageFile:
-    return GarbageFile(key=entry.key, size_bytes=entry.size_bytes, modified_at_ms=entry.modified_at_ms)
 
 
 DATA_KEYS = (DeltaFilePath, CompactedFilePath, OpenFilePath, *index_keys.KEYS)
@@ -480,8 +472,8 @@ KEYS = (*DATA_KEYS, NewsHint, *publishing_keys.KEYS)
 """Keys of all objects of a table but logs."""
 
 
-def _is_ours(key: str) -> bool:
-    """Whether this is one of Lithify's names, of a data file or of a temporary file of a dead writer."""
+def _is_data(key: str) -> bool:
+    """Whether this is the name of a data file or of a temporary file of a dead writer."""
     return is_unfinished(key) or parse_any(key, DATA_KEYS) is not None
 
 
