@@ -2,8 +2,9 @@
 
     python forget_a_person.py LAKE CUSTOMER_ID
 
-Run it every day until its exit code is 0: the delete is appended once, and old files go when the grace period of the
-table has passed. The proof names every object that may still hold the values, and when it goes.
+The table declares its `private_columns`, as `change_files.py` does. Run this every day until its exit code is 0: the
+delete is appended once, and old files go when the grace period of the table has passed. The proof names every object
+that may still hold the values, and when it goes; run what it names for those without a time, such as `lithify rehash`.
 """
 
 from __future__ import annotations

@@ -362,7 +362,10 @@ class _StreamSearch:
             if rows is not None and (rows == TOMBSTONE_FILE_NUMBER).all():
                 how = "a round with a `tombstone_retention` that has passed forgets it; then gc deletes it"
                 return "the index remembers by the key's digest that it is deleted, for late rows", None, how
-            how = "rounds merge it with what they bring, `lithify rehash` at once; then gc deletes it"
+            compacted = self._history.snapshot.compacted
+            other_count = 1 if compacted is None else compacted.hash_bucket_count + 1
+            rehash = f"`lithify rehash {table_id} --hash-bucket-count {other_count}`"
+            how = f"rounds that bring many rows merge it, {rehash} at once; then gc deletes it"
             return "the live index has the key's digest", None, how
         if rows is not None and self._are_dead(key, rows):
             how = f"`lithify compact {table_id} --max-dead-row-share 0` rewrites it; then gc deletes it"

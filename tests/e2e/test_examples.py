@@ -61,6 +61,7 @@ def test_change_files_become_a_table_and_a_person_is_forgotten(tmp_path: Path) -
         forgotten = run_example("forget_a_person.py", "lake", 1, cwd=tmp_path)
         assert forgotten.returncode == 1, forgotten.stderr  # the files are younger than the grace period
         assert "may hold values of the key" in forgotten.stdout
+        assert "never" not in forgotten.stdout  # the exit code will be 0
     left = run_example("change_files.py", changes, "lake", cwd=tmp_path)
     assert "Ann" not in left.stdout
     assert "Bill" in left.stdout

@@ -522,3 +522,22 @@ def test_without_a_partition_all_are_searched_dropped_ones_too(
     lines = tmp_path / "keys.jsonl"
     lines.write_text(f'{{"email": "{ANN}"}}\n{{"email": "nobody@example"}}\n')
     assert "1 key of 2 proved gone." in command(*prove[:-1], "--keys", str(lines)).out
+
+
+def test_the_command_that_the_proof_names_rids_the_live_index_of_a_quiet_table_of_the_key(
+    lake: DeltaCatalog, table: Table, clock: ManualClock, command: Command
+) -> None:
+    """So few rows are not merged into the index by the delete's own round, and no other round comes."""
+    table.append({}, people(ANN, BOB, "c@example"))
+    run(lake)
+    table.append({}, people(ANN).select(["email"]), operation="delete")
+    run(lake)
+    live = {holder.how for holder in proof_of(lake, clock).holders if "live index" in holder.why}
+    assert len(live) == 1
+    rehash = re.search(r"`lithify (.*?)`", live.pop())
+    assert rehash is not None
+
+    done = command(*rehash[1].split(), "--lake", lake.location.root_uri)
+
+    assert done.exit_code == 0
+    assert not any("live index" in holder.why for holder in proof_of(lake, clock).holders)
