@@ -93,7 +93,7 @@ def progress(session: SessionView) -> str:
     if beat is None or beat.attempt != session.attempt:
         if session.rounds_done:
             return f"{attempt}{counted(session.rounds_done, 'round')} done"
-        return f"{attempt}Spark starts"
+        return f"{attempt}is starting"
     return f"{attempt}{describe_progress(beat)}"
 
 

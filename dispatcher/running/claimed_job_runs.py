@@ -18,6 +18,7 @@ from dispatcher.running.journal import Listeners
 from dispatcher.running.open_runs import OpenJobRun, OpenJobRuns
 from dispatcher.scheduling.leases import Leases
 from dispatcher.scheduling.session_pool import SessionPool
+from launcher.clusters.workers import gone_worker
 from launcher.outcomes import level_of
 
 _log = ProcessLog()
@@ -153,7 +154,9 @@ class ClaimedJobRuns(Mapping[WorkId, ClaimedJobRun]):
         marked as held by a live dispatcher is not read. False: the store does not answer, and it stays claimed."""
         try:
             self._records.mark_held(replace(claimed.mark, owner=None))
-            self.spark_jobs_left += len(claimed.claim.release(claimed.stopped))
+            left, sessions = claimed.claim.release(claimed.stopped), claimed.newest.sessions
+            left_in_flight = [sessions[session_id].in_flight for session_id in left]
+            self.spark_jobs_left += sum(each is not None and gone_worker(each) is None for each in left_in_flight)
         except Fenced as error:
             self.lose(claimed, str(error))
             return True

@@ -206,19 +206,23 @@ def test_the_writes_of_a_session_in_a_worker_are_these(house: House) -> None:
     assert len(others) == sum(told.match(end) is None for _, end in WRITES), written
 
 
-def test_a_worker_does_not_outlive_its_dispatcher_and_the_next_one_finishes_its_session(house: House) -> None:
+@pytest.mark.parametrize("ends", [signal.SIGKILL, signal.SIGTERM])
+def test_a_worker_does_not_outlive_its_dispatcher_and_the_next_one_finishes_its_session(
+    house: House, ends: signal.Signals
+) -> None:
     deltas, doom = deltas_of(house, DAYS), house.folder / "doom"
     before = commits(house, DAYS)
-    with dispatcher(house) as killed:
+    with dispatcher(house, "--drain-seconds", "0.5") as killed:
         WorkerDoom(ROUND_2_COMMITTED, "after", "hangs").put(doom)
         house.mailroom.send(document(DAYS, "run"))
         wait_until(lambda: WorkerDoom.is_met(doom))
         (worker,) = children(killed)
-        killed.send_signal(signal.SIGKILL)
+        killed.send_signal(ends)
         killed.wait()
         psutil.wait_procs([worker], timeout=60)
         assert not worker.is_running()
     assert house.job_run("run").ended is None
+    assert ("; nothing is left in flight." in house.log()) == (ends == signal.SIGTERM)
     with dispatcher(house, "--until-idle") as successor:
         assert successor.wait(120) == 0, house.log()
     assert house.job_run("run").status is JobRunStatus.SUCCEEDED

@@ -180,7 +180,7 @@ def test_a_running_session_has_a_bar_with_its_rows_its_round_and_what_is_left_wi
     state.accept()
     state.plan(expected_sla=110.0)
     state.launch(attempt=1)
-    assert "[--------------------]   0% day=1: Spark starts" in text(state.view())
+    assert "[--------------------]   0% day=1: is starting" in text(state.view())
     state.rounds(expected_sla=110.0)
     state.clock.sleep(40)
     beat = Heartbeat(
@@ -320,7 +320,7 @@ def test_a_change_is_reported_once(state: State) -> None:
     state.clock.sleep(1)
     assert list(changes.of(state.view())) == []
     state.launch(attempt=1)
-    assert list(changes.of(state.view())) == ["day=1: Spark starts"]
+    assert list(changes.of(state.view())) == ["day=1: is starting"]
     state.launch(attempt=2)
     state.fail()
     assert list(changes.of(state.view())) == ["failed", "day=1: failed: it crashed"]
