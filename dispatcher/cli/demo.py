@@ -88,7 +88,7 @@ def demo(
                 url = running.enter_context(demo_page(environment, dependencies.clock))
                 out.print(f"The page is at {url}", soft_wrap=True)
             clock, program, screen = dependencies.clock, dependencies.program, Screen(out, dependencies.clock)
-            dispatch = make_dispatcher(dependencies, environment, max_sessions)
+            dispatch = make_dispatcher(dependencies, environment, max_sessions, screen.show_step)
             if keeper or changes:
                 done = (
                     ChangesScenario(environment, program, screen, clock, seconds).run(dispatch, stops)

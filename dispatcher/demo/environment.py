@@ -115,7 +115,7 @@ SETTINGS = DispatcherSettings(
     receiver=ReceiverSettings(wait_seconds=1, idle_seconds=0.1),
     launcher=SessionLauncherSettings(
         poller=PollerSettings(poll_seconds=0.1, look_seconds=0.5),
-        timers=WatchTimers(start_seconds=120.0, stall_seconds=120.0),
+        timers=WatchTimers(start_seconds=300.0, stall_seconds=120.0),
         retry=RetryPolicy(max_attempts=2),
     ),
     service=ServiceSettings(drain_seconds=0.0),
@@ -177,7 +177,10 @@ def demo_environment(
 
 
 def make_dispatcher(
-    dependencies: CommandDependencies, environment: DemoEnvironment, max_sessions: int | None
+    dependencies: CommandDependencies,
+    environment: DemoEnvironment,
+    max_sessions: int | None,
+    show_step: Callable[[str], None],
 ) -> Callable[[threading.Event], object]:
     """The `run` of the dispatcher that `lithify dispatch` builds."""
     places = ServicePlaces(
@@ -197,6 +200,8 @@ def make_dispatcher(
     options = ServiceOptions(places=places, dispatcher=settings)
     clusters = session_clusters(dependencies, options, environment.state.location)
     parts = connections(dependencies, options, environment.queue, environment.state, clusters)
+    if parts.workers is not None:
+        parts.workers.notify_compiling = show_step
     return build_dispatcher(parts, dispatcher_settings(options, sns_regions={})).run
 
 

@@ -50,7 +50,7 @@ class Screen:
             self._print((f"{name}  ", rest), (f"{event_name}  ", style), (event_text(data), rest))
         else:
             name = f"{event.jobrunid:<8}{about:<22}"
-            self._print((name, rest), (f"{event_name:<27}", style), (event_text(data), rest))
+            self._print((name, rest), (f"{event_name:<26} ", style), (event_text(data), rest))
 
     def _print(self, *parts: tuple[str, str]) -> None:
         seconds = self._clock.monotonic_seconds() - self._started_at_seconds

@@ -59,6 +59,8 @@ KIND = "worker"
 ENDED_KEPT = 1_000
 """Ended jobs whose status a worker's dispatcher still knows."""
 
+KERNELS_A_LINE = 10
+
 START_SECONDS = 1.2
 """Time from the start of a worker until it is ready, before this dispatcher has seen one start."""
 
@@ -94,6 +96,9 @@ class Workers:
     def __init__(self, settings: WorkersSettings, clock: Clock) -> None:
         self.notify_ended: Callable[[], None] = lambda: None
         """Called from any thread when a job has ended."""
+        self.notify_compiling: Callable[[str], None] = lambda _: None
+        """Likewise, with a sentence, while workers compile kernels: the first ones on a machine."""
+        self._kernels_told = -KERNELS_A_LINE
         self._settings = settings
         self._clock = clock
         self._last_start_seconds = START_SECONDS
@@ -205,6 +210,9 @@ class Workers:
     def _read(self, worker: _Worker) -> None:
         for line in cast("IO[bytes]", worker.process.stdout):
             answer = json.loads(line)
+            if "compiled" in answer:
+                self._tell_compiling(answer["compiled"])
+                continue
             if "ready" in answer:
                 with self._lock:
                     worker.is_ready = True
@@ -233,6 +241,15 @@ class Workers:
         if ended is not None:
             _log.warning("worker_died", exit_code=exit_code, job=ended.name)
             self.notify_ended()
+
+    def _tell_compiling(self, compiled: int) -> None:
+        with self._lock:
+            if compiled < self._kernels_told + KERNELS_A_LINE:
+                return
+            self._kernels_told = compiled
+        sentence = f"workers compile kernels for this processor, once, for about half a minute ({compiled} compiled)"
+        _log.warning("compiling_kernels", reason=f"{sentence}; `lithify warm` does it beforehand")
+        self.notify_compiling(sentence)
 
 
 class _Worker:

@@ -54,8 +54,8 @@ class Place:
         self.state = open_store(DeltaCatalog.open(str(folder / "state")).location)
         self.workers = self.made()
 
-    def made(self, memory_bytes: int = 1024 * MIB, jobs_max: int = 1_000) -> Workers:
-        settings = WorkersSettings(POOL, memory_bytes, self.folder, dict(os.environ), jobs_max)
+    def made(self, memory_bytes: int = 1024 * MIB, jobs_max: int = 1_000, **variables: str) -> Workers:
+        settings = WorkersSettings(POOL, memory_bytes, self.folder, {**os.environ, **variables}, jobs_max)
         return Workers(settings, SystemClock())
 
     def job(self, number: int, rows: int = 1_000) -> SparkJob:
@@ -107,6 +107,15 @@ def test_a_worker_runs_one_session_after_the_other_without_java_and_spark(place:
     mapped = " ".join(each.path for each in psutil.Process(pid).memory_maps())
     assert "numba" in mapped
     assert psutil.Process(pid).children() == []
+
+
+def test_the_first_compilation_of_kernels_on_a_machine_is_announced(place: Place, tmp_path: Path) -> None:
+    told: list[str] = []
+    place.workers = place.made(NUMBA_CACHE_DIR=str(tmp_path / "of_another_machine"))
+    place.workers.notify_compiling = told.append
+    place.workers.start()
+    wait_until(lambda: bool(told))
+    assert told == ["workers compile kernels for this processor, once, for about half a minute (0 compiled)"]
 
 
 def test_its_end_is_told_at_once(place: Place) -> None:
