@@ -87,19 +87,25 @@ def checked_for_rows_of(source: TableDefinition, destination: TableDefinition) -
 
 def check_publishable(table: StreamsOfTable, location: StoreLocation, properties: TableProperties) -> None:
     """Raises `Invalid`, with every reason, if other engines could not read the rows that are compacted already."""
-    from compactor.schemas.open_types import OpenTable, reasons_against
-    from compactor.schemas.unify import parse_schema
-
     found = dict.fromkeys(
         (*reasons_against_location(location, table.table_id, properties), *packages_missing(properties))
     )
     for _, compacted in _streams(table):
         if compacted is not None:
-            sorted_by = [key.column for key in compacted.sort_keys]
-            for_delta = OpenFormat.DELTA in properties.publish
-            about = OpenTable(table.partition_keys, compacted.primary_keys, sorted_by, for_delta)
-            found |= dict.fromkeys(reasons_against(parse_schema(compacted.last_round.compacted_schema), about))
+            found |= dict.fromkeys(reasons_against_rows(compacted, table.partition_keys, properties))
     refuse_if(f"{table.table_id} cannot be published: {reason}" for reason in found)
+
+
+def reasons_against_rows(
+    compacted: CompactedStream, partition_keys: Sequence[str], properties: TableProperties
+) -> Iterator[str]:
+    """Why other engines cannot read the columns of the compacted rows, in the formats of these properties."""
+    from compactor.schemas.open_types import OpenTable, reasons_against
+    from compactor.schemas.unify import parse_schema
+
+    sorted_by, for_delta = [key.column for key in compacted.sort_keys], OpenFormat.DELTA in properties.publish
+    about = OpenTable(partition_keys, compacted.primary_keys, sorted_by, for_delta)
+    yield from reasons_against(parse_schema(compacted.last_round.compacted_schema), about)
 
 
 def _streams(table: StreamsOfTable) -> Iterator[tuple[PartitionStream, CompactedStream | None]]:

@@ -39,7 +39,6 @@ from compactor.publishing.keys import DeltaVectorPath
 from compactor.publishing.protocol import NothingToPublish, Outcome, PublishedFile, PublishedState, Refused
 from compactor.schemas.unify import render_schema
 from compactor.storage.concurrently import run_concurrently
-from compactor.storage.keys import encode_partition
 from compactor.storage.object_store import ObjectStore
 
 OWN_WRITER_FEATURE = "lithify"
@@ -93,9 +92,6 @@ class DeltaPublisher:
                 return outcome_of(self.format, after.version, after.at_ms, due, refused)
             state = self._log.load()
         raise Conflict(f"{COMMIT_ATTEMPTS_MAX} other publishers of {self._table_id} were faster: publish again")
-
-    def position(self, stream: PartitionStream) -> int:
-        return self._log.load().positions.get(encode_partition(stream.partition), 0)
 
     def state(self) -> PublishedState:
         state = self._log.load()

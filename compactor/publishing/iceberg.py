@@ -54,7 +54,6 @@ from compactor.publishing.keys import (
 from compactor.publishing.protocol import NothingToPublish, Outcome, PublishedFile, PublishedState, Refused
 from compactor.schemas.open_types import field_id
 from compactor.storage.concurrently import run_concurrently
-from compactor.storage.keys import encode_partition
 from compactor.storage.object_store import ObjectStore
 
 COMMIT_ATTEMPTS_MAX = 100
@@ -135,9 +134,6 @@ class IcebergPublisher:
 
     def _not_read_as(self, narrow: pa.Schema, wide: pa.Schema) -> tuple[str, ...]:
         return (*not_read_as(narrow, wide), *reasons_against_names(self._partitioning, wide))
-
-    def position(self, stream: PartitionStream) -> int:
-        return self._log.load().positions.get(encode_partition(stream.partition), 0)
 
     def state(self) -> PublishedState:
         state = self._log.load()

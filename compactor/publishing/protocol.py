@@ -89,7 +89,4 @@ class TablePublisher(Protocol):
         Raises `Unavailable` if it is not known whether the commit exists: another call settles it.
         """
 
-    def position(self, stream: PartitionStream) -> int:
-        """The published entry of the stream's log; 0: nothing is published."""
-
     def state(self) -> PublishedState: ...

@@ -8,6 +8,7 @@ from compactor.catalog.actions import RoundCommitted, StreamDropped, StreamResto
 from compactor.catalog.definition import reasons_against_place
 from compactor.catalog.keys import is_open_file
 from compactor.catalog.partition_split import NO_PARTITIONS
+from compactor.catalog.property_checks import reasons_against_rows
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import Table
 from compactor.log_context import ProcessLog
@@ -20,7 +21,6 @@ from compactor.publishing.glue import GluePointer, GlueService
 from compactor.publishing.keys import IcebergFolder
 from compactor.publishing.protocol import Outcome, PublishedState, TablePublisher
 from compactor.publishing.published_bounds import PublishedBounds
-from compactor.schemas.open_types import OpenTable, reasons_against
 from compactor.schemas.unify import parse_schema
 from compactor.storage.keys import encode_partition
 from compactor.storage.object_store import ObjectStore
@@ -85,9 +85,6 @@ class _NotInstalled:
     reasons: tuple[str, ...]
 
     def publish(self, streams: Sequence[PartitionStream]) -> Outcome:
-        raise Invalid(*self.reasons)
-
-    def position(self, stream: PartitionStream) -> int:
         raise Invalid(*self.reasons)
 
     def state(self) -> PublishedState:
@@ -208,11 +205,7 @@ def reasons_against_publishing(streams: Sequence[PartitionStream], table: Table)
         compacted = stream.load().state.compacted
         if compacted is None:
             continue
-        sorted_by = [key.column for key in compacted.sort_keys]
-        about = OpenTable(
-            table.partition_keys, compacted.primary_keys, sorted_by, OpenFormat.DELTA in table.properties.publish
-        )
-        found |= dict.fromkeys(reasons_against(parse_schema(compacted.last_round.compacted_schema), about))
+        found |= dict.fromkeys(reasons_against_rows(compacted, table.partition_keys, table.properties))
         closed = sum(not is_open_file(file.path) for file in compacted.files.values())
         if closed:
             found[f"{counted(closed, 'compacted file')} of {stream}: the next compaction rewrites them"] = None

@@ -86,8 +86,7 @@ def test_a_round_is_published_once(make: MakePublisher, lake: OpenLake) -> None:
     assert isinstance(outcome, Published)
     assert (outcome.version, outcome.entries) == (first_version(make, lake), {"region=EU": entry})
     assert (outcome.files_added, outcome.files_removed, outcome.files_marked, outcome.rows) == (3, 0, 0, 300)
-    assert publisher.position(lake.stream("EU")) == entry
-    assert publisher.position(lake.stream("US")) == 0
+    assert publisher.state().entries == {"region=EU": entry}
     check(make(lake.store).state(), [lake.stream("EU")])
     store = FaultyStore(lake.store)
     for again in (publisher, make(store)):
@@ -189,7 +188,7 @@ def test_a_stream_never_goes_back(make: MakePublisher, lake: OpenLake) -> None:
 
     behind = Behind(late.location, late.folder, late.log, late.others)
     assert isinstance(publisher.publish([behind]), NothingToPublish)
-    assert publisher.position(late) == newest
+    assert publisher.state().entries == {"region=EU": newest}
 
 
 @pytest.mark.parametrize(("seed", "turns"), [(0, 25), (1, 25)])
