@@ -153,7 +153,7 @@ def test_many_messages_are_deleted_at_once_and_once_more(queue: Queue) -> None:
         queue.send(f"{number}")
     received: list[QueueMessage] = []
     while len(received) < 23:  # one receive may find none although there are some
-        received += queue.receive(10, 0, 30)
+        received += queue.receive(10, 0, 600)
     queue.delete_all(received[1:])
     queue.delete_all(received[1:])
     queue.delete_all([])
