@@ -202,8 +202,9 @@ def take_in(account: Account, outputs: dict[str, str], folder: Path) -> None:
     command, environment = account.container("ingest")
     lithify(account, environment, folder, *command[1:], "--once")
     assert waiting(account, outputs["ANNOUNCEMENTS"]) == waiting(account, outputs["REFUSED_FILES"]) == 0
-    scan = ("table", "scan", "SHOP.VISITS.V1", "--view", "merged", "--output", "csv")
-    assert sorted(lithify(account, outputs, folder, *scan).splitlines()[1:]) == ["1,1", "2,2"]
+    scan = ("table", "scan", "SHOP.VISITS.V1", "--view", "merged", "--output", "jsonl")
+    rows = [json.loads(line) for line in lithify(account, outputs, folder, *scan).splitlines()]
+    assert sorted(tuple(map(str, row.values())) for row in rows) == [("1", "1"), ("2", "2")]
     account.run("up", "visibility_seconds=180", "--yes")
     for client in (account.lake_client(), notifying):
         for each in client.list_objects_v2(Bucket="partners")["Contents"]:
