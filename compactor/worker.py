@@ -1,7 +1,7 @@
 """A warm worker: a process without Java and Spark that runs one small job after the other (`compactor/session_job.py`).
 
     stdin   a line of JSON for each job: the arguments that a Spark job would get
-    stdout  a line of JSON for each kernel that it compiles, once it is ready, and for each job when it has ended
+    stdout  a line of JSON while it compiles kernels, once it is ready, and for each job when it has ended
     stderr  its log
 
 It ends when its stdin is closed, in the middle of a job too: its parent has died then, or wants it to end. What it has
@@ -21,7 +21,7 @@ from typing import BinaryIO, TextIO
 from compactor.engine.in_process import InProcessEngine
 from compactor.engine.in_process_tasks import InProcessTasks
 from compactor.engine.protocol import sentence_of
-from compactor.kernels.compilation import on_compilation
+from compactor.kernels.compilation import announce_compilation
 from compactor.kernels.warm import warm_kernels
 from compactor.log_context import configure_logging
 from compactor.model.errors import EXIT_FAILED
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     configure_logging(as_json=True, runs_session=True)
     jobs: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(sys.stdin.buffer, jobs), name="stdin", daemon=True).start()
-    on_compilation(lambda compiled: _answer(answers, {"compiled": compiled}))
+    announce_compilation(lambda sentence: _answer(answers, {"compiling": sentence}))
     warm_kernels()
     gc.collect()
     gc.freeze()

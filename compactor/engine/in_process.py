@@ -18,15 +18,13 @@ from functools import cache, partial
 from typing import TypeVar, cast
 
 from compactor.engine.protocol import Addressed, Kept, KeptT, NoteT, Records, RecordT, ResultT, TaskT
-from compactor.kernels.compilation import on_compilation
+from compactor.kernels.compilation import announce_compilation
 from compactor.model.machine import usable_cores, usable_memory_bytes
 from compactor.planning.machine_share import guest_share
 from compactor.planning.sizing import Resources
 
 ValueT = TypeVar("ValueT")
 
-
-_KERNELS_A_LINE = 10
 
 START_SECONDS = 0.8
 """The first session of a process takes this much longer, because it loads the kernels and libraries."""
@@ -36,17 +34,7 @@ START_SECONDS = 0.8
 def _announce_compilation() -> None:
     """Says why the first session on a processor takes half a minute longer: in the log, which Python shows on stderr
     where a program has set up none."""
-    log = logging.getLogger(__name__)
-
-    def announce(compiled_before: int) -> None:
-        if compiled_before % _KERNELS_A_LINE == 0:
-            log.warning(
-                "compiling kernels for this processor, once, for about half a minute (%s compiled); "
-                "`lithify warm` does it beforehand",
-                compiled_before,
-            )
-
-    on_compilation(announce)
+    announce_compilation(logging.getLogger(__name__).warning)
 
 
 class InProcessEngine:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from numba.core import cgutils, event, types
 from numba.extending import intrinsic
 
+_KERNELS_A_SENTENCE = 10
+
 
 class _Compilations(event.Listener):
     """Counts kernels; what numba compiles inside of one, because the kernel calls it, counts as a part of it."""
@@ -33,6 +35,17 @@ def on_compilation(report: Callable[[int], None]) -> None:
     Kernels that numba's cache holds are loaded, not compiled, and not reported.
     """
     event.register("numba:compile", _Compilations(report))  # type: ignore[no-untyped-call]
+
+
+def announce_compilation(announce: Callable[[str], None]) -> None:
+    """From now on, `announce` is called before every tenth kernel that is compiled, with a sentence."""
+
+    def report(compiled: int) -> None:
+        if compiled % _KERNELS_A_SENTENCE == 0:
+            what = "compiling kernels for this processor, once, for about half a minute"
+            announce(f"{what} ({compiled} compiled); `lithify warm` does it beforehand")
+
+    on_compilation(report)
 
 
 @intrinsic

@@ -176,9 +176,6 @@ def _far(near: Rates, *, in_process: bool) -> Rates:
     )
 
 
-FAR = _far(NEAR, in_process=False)
-
-
 def rates_of(*, far: bool, in_process: bool, network_byte: float = 0.0, machines: int = 1) -> Rates:
     """Initial rates: for a local or a remote store, a session with or without a Spark, one machine or several.
 

@@ -59,8 +59,6 @@ KIND = "worker"
 ENDED_KEPT = 1_000
 """Ended jobs whose status a worker's dispatcher still knows."""
 
-KERNELS_A_LINE = 10
-
 START_SECONDS = 1.2
 """Time from the start of a worker until it is ready, before this dispatcher has seen one start."""
 
@@ -97,8 +95,7 @@ class Workers:
         self.notify_ended: Callable[[], None] = lambda: None
         """Called from any thread when a job has ended."""
         self.notify_compiling: Callable[[str], None] = lambda _: None
-        """Likewise, with a sentence, while workers compile kernels: the first ones on a machine."""
-        self._kernels_told = -KERNELS_A_LINE
+        """Likewise, with a sentence, while a worker compiles kernels: the first one on a machine."""
         self._settings = settings
         self._clock = clock
         self._last_start_seconds = START_SECONDS
@@ -210,8 +207,9 @@ class Workers:
     def _read(self, worker: _Worker) -> None:
         for line in cast("IO[bytes]", worker.process.stdout):
             answer = json.loads(line)
-            if "compiled" in answer:
-                self._tell_compiling(answer["compiled"])
+            if "compiling" in answer:
+                _log.warning("worker_starts_slowly", pid=worker.process.pid, reason=answer["compiling"])
+                self.notify_compiling(f"worker process {worker.process.pid}: {answer['compiling']}")
                 continue
             if "ready" in answer:
                 with self._lock:
@@ -241,15 +239,6 @@ class Workers:
         if ended is not None:
             _log.warning("worker_died", exit_code=exit_code, job=ended.name)
             self.notify_ended()
-
-    def _tell_compiling(self, compiled: int) -> None:
-        with self._lock:
-            if compiled < self._kernels_told + KERNELS_A_LINE:
-                return
-            self._kernels_told = compiled
-        sentence = f"workers compile kernels for this processor, once, for about half a minute ({compiled} compiled)"
-        _log.warning("compiling_kernels", reason=f"{sentence}; `lithify warm` does it beforehand")
-        self.notify_compiling(sentence)
 
 
 class _Worker:

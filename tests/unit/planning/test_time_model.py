@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from compactor.planning.sizing import Resources, SessionSize, predicted_time, recommended_hash_buckets, work_of
 from compactor.planning.time_model import (
     CORRECTION_MAX,
-    FAR,
     NEAR,
     MeasuredRound,
     Rates,
@@ -23,6 +22,7 @@ from compactor.planning.time_model import (
 )
 
 GIB = 1024**3
+FAR = rates_of(far=True, in_process=False)
 
 FIGURE_3_1 = (
     (46_875_000_000, 313),
