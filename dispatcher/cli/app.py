@@ -202,7 +202,7 @@ app = typer.Typer(
 def lithify(
     version: Annotated[bool, typer.Option("--version", "-V", help="Show which release this is, and exit.")] = False,
 ) -> None:
-    """Compacts data lake tables: applies every upsert and delete through a durable primary key index, on Spark."""
+    """Compacts data lake tables: upserts and deletes are applied through a durable key index, on Spark or without."""
     if version:
         write_lines([f"lithify {this_release()}"])
         raise typer.Exit
