@@ -20,7 +20,7 @@ from tests.crashes import Lake, attempt, check_books, check_rows, commits, uncom
 from tests.spark import compact_program, retrying_program
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -57,7 +57,6 @@ def writers(lake: Lake, part: str) -> list[int]:
     return [int(name.removesuffix(".partial").rpartition(".")[2].split("-")[0]) for name in names]
 
 
-@pytest.mark.long
 def test_a_worker_that_is_killed_while_it_writes_is_replaced_and_the_rows_are_right(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake", [])
     lake.append(retrying_program.deltas())
@@ -70,7 +69,6 @@ def test_a_worker_that_is_killed_while_it_writes_is_replaced_and_the_rows_are_ri
     assert len(commits(lake)) == 1
 
 
-@pytest.mark.long
 def test_an_executor_that_is_killed_while_it_writes_is_replaced_and_the_rows_are_right(tmp_path: Path) -> None:
     """With it go the survivors that it kept and the records that it shuffled: Spark has them made again elsewhere."""
     lake = Lake(tmp_path / "lake", [])
