@@ -125,7 +125,8 @@ def _of_ingest(stage: Stage, queues: QueueNames) -> Iterator[Alarm]:
 def _of_sessions(ours: str) -> Iterator[Alarm]:
     yield Alarm(
         "StalledSession",
-        "A session has made no progress for longer than a stall takes to be ended: `lithify status ID` shows it",
+        "A session has made no progress for longer than a stall takes to be ended: `lithify status` lists open job "
+        "runs, `lithify status ID` the sessions of one",
         ours,
         metric_name(samples.HEARTBEAT_AGE),
         WatchTimers.stall_seconds + WatchTimers.exit_seconds,

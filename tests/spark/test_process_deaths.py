@@ -106,7 +106,7 @@ def kill_one_writer_of_each(
                     killed[part] = victim
         return process.poll() is not None
 
-    wait_until(kill)
+    wait_until(kill, 240)
     return killed
 
 
