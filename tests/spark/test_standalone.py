@@ -31,17 +31,6 @@ def around(tmp_path_factory: pytest.TempPathFactory, folder_of_the_run: Path) ->
         yield around
 
 
-def test_a_session_on_workers_that_get_the_archive_first_compiles_no_kernel_there(around: Surroundings) -> None:
-    found = Run(around, 1).kill("nobody")
-    assert found["right"], found
-    with tarfile.open(around.archive) as archive:
-        packed = {Path(each.name).name for each in archive if KERNEL.search(each.name)}
-    unpacked = [folder for folder in around.spark.folder.glob(f"worker-*/app-*/*/{ENVIRONMENT}") if folder.is_dir()]
-    assert len(unpacked) == 2
-    for folder in unpacked:
-        assert {each.name for each in folder.rglob("*") if KERNEL.search(each.name)} == packed
-
-
 def test_a_session_whose_worker_is_killed_in_a_round_ends_well(around: Surroundings) -> None:
     found = Run(around, 2).kill("worker")
     assert found["right"], found
@@ -50,11 +39,25 @@ def test_a_session_whose_worker_is_killed_in_a_round_ends_well(around: Surroundi
     assert list(around.spark.folder.glob(f"worker-*/app-*/*/spark-*/{around.archive.name}"))
 
 
-def test_a_session_whose_dispatcher_is_killed_is_attached_by_the_next_one(around: Surroundings) -> None:
+def unpacked(around: Surroundings) -> set[Path]:
+    """Where executors have the archive."""
+    return {each for each in around.spark.folder.glob(f"worker-*/app-*/*/{ENVIRONMENT}") if each.is_dir()}
+
+
+def test_a_session_whose_dispatcher_is_killed_is_attached_by_the_next_one_and_its_workers_compile_no_kernel(
+    around: Surroundings,
+) -> None:
+    before = unpacked(around)
     found = Run(around, 3).kill("dispatcher")
     assert found["right"], found
     assert (found["applications"], found["attempts"], found["attached"]) == (1, 1, 1)
     assert found["rounds_twice"] == []
+    with tarfile.open(around.archive) as archive:
+        packed = {Path(each.name).name for each in archive if KERNEL.search(each.name)}
+    of_the_run = unpacked(around) - before
+    assert len(of_the_run) == 2
+    for folder in of_the_run:
+        assert {each.name for each in folder.rglob("*") if KERNEL.search(each.name)} == packed
 
 
 def test_small_sessions_share_one_application_on_workers_that_know_nothing_of_lithify(
