@@ -24,7 +24,7 @@ from tests.published_rows import PARTITIONS, append_round, compact_all, differen
 from tests.readers.conftest import ENGINES, Engine, published_folder
 from tests.servers import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, aws_environment, create_bucket, seaweedfs_server
 
-ROUNDS = 12
+ROUNDS = 8
 ENGINES_AT_ONCE = 2
 """Each is a process of its own."""
 
