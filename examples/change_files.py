@@ -47,5 +47,7 @@ def main(folder: Path, lake_uri: str) -> pa.Table:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     for row in main(Path(sys.argv[1]), sys.argv[2]).to_pylist():
         print(row)

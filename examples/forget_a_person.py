@@ -32,4 +32,6 @@ def main(lake_uri: str, customer_id: int) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     sys.exit(main(sys.argv[1], int(sys.argv[2])))

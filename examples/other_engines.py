@@ -36,4 +36,6 @@ def main(lake_uri: str) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     print(main(sys.argv[1]))

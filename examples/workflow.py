@@ -56,4 +56,6 @@ def main(queue_url: str, role_arn: str, table: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
     print(json.dumps(main(*sys.argv[1:4]), indent=2))

@@ -44,6 +44,14 @@ def test_every_example_is_in_the_list() -> None:
     assert [name for name in programs if f"| `{name}` |" not in listed] == []
 
 
+@pytest.mark.parametrize("program", sorted(each.name for each in EXAMPLES.glob("*.py")))
+def test_an_example_without_its_arguments_says_which_it_takes(tmp_path: Path, program: str) -> None:
+    done = run_example(program, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"python {program} " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.long
 def test_change_files_become_a_table_and_a_person_is_forgotten(tmp_path: Path) -> None:
     changes = tmp_path / "changes"
