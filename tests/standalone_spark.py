@@ -121,6 +121,7 @@ def standalone_spark(folder: Path, workers: int = 2) -> Iterator[StandaloneSpark
         "HOME": str(folder),
         "JAVA_HOME": str(find_java_home(os.environ, Path.home() / ".cache" / "lithify")),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        **{name: os.environ[name] for name in ("JDK_JAVA_OPTIONS",) if name in os.environ},
         "AWS_ACCESS_KEY_ID": ACCESS_KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
         "SPARK_WORKER_OPTS": "-Dspark.worker.cleanup.enabled=true -Dspark.worker.cleanup.appDataTtl=1",

@@ -95,6 +95,8 @@ def spark_with_iceberg(settings: Mapping[str, str]) -> Iterator[SparkSession]:
         builder = (
             SparkSession.builder.master("local[2]")
             .config("spark.jars", f"{runtime},{missing}")
+            # It lives for seconds: to optimise its code would take longer than it saves.
+            .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
             .config("spark.ui.enabled", "false")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")

@@ -10,7 +10,7 @@ from pyspark import SparkConf, SparkContext
 from compactor.engine.spark import SparkEngine
 from compactor.model.clock import SystemClock
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = 120.0
 
 
 def main(master_url: str) -> None:

@@ -2,13 +2,14 @@
 
     python -m tests.spark.killed_workers --runs 20 --kill worker
     python -m tests.spark.killed_workers --runs 20 --kill dispatcher
+    python -m tests.spark.killed_workers --runs 20 --kill both
 
 Each run: a table on seaweedfs with an upsert and a delete for each of its rounds, an instruction on a queue, `lithify
 dispatch --master-url` as a process, a master and two workers that know nothing of Lithify. At a moment that the run's
-number chooses, between the launch and the last round, a worker with all its processes, or the dispatcher, gets a
-SIGKILL; another takes its place. What must hold: the job run succeeds, the rows are right, one application was started
-and one attempt launched (where the dispatcher was killed), and no round was committed twice. A line of JSON says of
-each run what was found; the exit code is 1 if anything was wrong.
+number chooses, between the launch and the last round, a worker with all its processes, or the dispatcher, or both, get
+a SIGKILL; another takes its place. What must hold: the job run succeeds, the rows are right, one application was
+started and one attempt launched (where the dispatcher was killed), and no round was committed twice. A line of JSON
+says of each run what was found; the exit code is 1 if anything was wrong.
 """
 
 from __future__ import annotations
@@ -180,18 +181,18 @@ class Run:
     def kill(self, what: str) -> dict[str, object]:
         began = time.monotonic()
         self.send()
-        first = self.dispatcher("--until-idle") if what != "dispatcher" else self.dispatcher()
+        first = self.dispatcher() if what in ("dispatcher", "both") else self.dispatcher("--until-idle")
         dispatchers = [first]
         try:
             moment = self._await_moment(first)
-            if what == "dispatcher":
-                first.send_signal(signal.SIGKILL)
-                first.wait()
-                dispatchers.append(self.dispatcher("--until-idle"))
-            elif what == "worker":
+            if what in ("worker", "both"):
                 number = self.chance.choice(sorted(self.around.spark.workers))
                 self.around.spark.kill_worker(number)
                 self.around.spark.start_worker()
+            if what in ("dispatcher", "both"):
+                first.send_signal(signal.SIGKILL)
+                first.wait()
+                dispatchers.append(self.dispatcher("--until-idle"))
             with suppress(subprocess.TimeoutExpired):
                 dispatchers[-1].wait(END_SECONDS_MAX)
         finally:
@@ -248,7 +249,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--first", type=int, default=0, help="number of the first run")
-    parser.add_argument("--kill", choices=["worker", "dispatcher", "nobody"], default="worker")
+    parser.add_argument("--kill", choices=["worker", "dispatcher", "both", "nobody"], default="worker")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing of it is left
     right = 0

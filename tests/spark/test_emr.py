@@ -18,7 +18,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
 
 
 @pytest.mark.spark
-@pytest.mark.long
+@pytest.mark.release
 def test_a_session_on_a_real_spark_outlives_its_dispatcher_and_is_attached_by_the_next(here: Town) -> None:
     found = KilledRound(here, 0, Moment.AFTER_FIRST_COMMIT, is_real=True, deltas=3).run()
     assert found["wrong"] == [], found

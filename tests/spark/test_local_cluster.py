@@ -25,7 +25,7 @@ def test_a_table_compacts_on_executors_in_processes_of_their_own(tmp_path: Path)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     environment = {
-        "PATH": os.environ["PATH"],
+        **{name: os.environ[name] for name in ("PATH", "JDK_JAVA_OPTIONS")},
         "HOME": str(tmp_path),
         "JAVA_HOME": str(find_java_home(os.environ, Path.home() / ".cache" / "lithify")),
         "PYTHONPATH": str(REPOSITORY),

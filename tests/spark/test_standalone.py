@@ -19,7 +19,7 @@ from tests.spark.killed_workers import Run, Surroundings, surroundings
 from tests.standalone_spark import FAMILY
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.long, pytest.mark.timeout(900)]
 
 KERNEL = re.compile(r"\.nb[ci]$")
 DIST_INFO = re.compile(r"lib/[^/]+/([^/]+)-[^-/]+\.dist-info/METADATA$")
@@ -31,32 +31,25 @@ def around(tmp_path_factory: pytest.TempPathFactory, folder_of_the_run: Path) ->
         yield around
 
 
-def test_a_session_whose_worker_is_killed_in_a_round_ends_well(around: Surroundings) -> None:
-    found = Run(around, 2).kill("worker")
-    assert found["right"], found
-    around.spark.await_workers(2)
-    # What killed executors leave lies in their worker's folder.
-    assert list(around.spark.folder.glob(f"worker-*/app-*/*/spark-*/{around.archive.name}"))
-
-
 def unpacked(around: Surroundings) -> set[Path]:
     """Where executors have the archive."""
     return {each for each in around.spark.folder.glob(f"worker-*/app-*/*/{ENVIRONMENT}") if each.is_dir()}
 
 
-def test_a_session_whose_dispatcher_is_killed_is_attached_by_the_next_one_and_its_workers_compile_no_kernel(
+def test_a_session_whose_worker_and_dispatcher_are_killed_is_attached_and_its_workers_compile_no_kernel(
     around: Surroundings,
 ) -> None:
-    before = unpacked(around)
-    found = Run(around, 3).kill("dispatcher")
+    found = Run(around, 2).kill("both")
     assert found["right"], found
     assert (found["applications"], found["attempts"], found["attached"]) == (1, 1, 1)
-    assert found["rounds_twice"] == []
+    around.spark.await_workers(2)
+    # What killed executors leave lies in their worker's folder.
+    assert list(around.spark.folder.glob(f"worker-*/app-*/*/spark-*/{around.archive.name}"))
     with tarfile.open(around.archive) as archive:
         packed = {Path(each.name).name for each in archive if KERNEL.search(each.name)}
-    of_the_run = unpacked(around) - before
-    assert len(of_the_run) == 2
-    for folder in of_the_run:
+    folders = unpacked(around)
+    assert len(folders) in (2, 3)  # the third worker may come too late for a task
+    for folder in folders:
         assert {each.name for each in folder.rglob("*") if KERNEL.search(each.name)} == packed
 
 
