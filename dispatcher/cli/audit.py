@@ -223,20 +223,21 @@ def prove_key(
     if (key is None) == (keys is None):
         raise Invalid("which key? Give --key COLUMN=VALUE for each of its columns, or --keys FILE for many keys")
     catalog, clock = lake.open(), dependencies.clock
+    now_ms = clock.now_ms()
     wanted = partitions_even_dropped(catalog, table, partition)
     if keys is not None:
         text = read_document(keys)
         many = prove_partitions(catalog, table, wanted, lambda schema: parse_keys(text, schema.names, schema), clock)
-        _answer_many(output, table, many)
+        _answer_many(output, table, many, now_ms)
         return
-    ((_, proof),) = prove_partitions(
+    ((proved_key, proof),) = prove_partitions(
         catalog, table, wanted, lambda schema: [parse_key(key or (), schema.names, schema)], clock
     )
     where = render_partition(wanted[0]) if len(wanted) == 1 else f"any of {len(wanted):,} partitions"
     searched, left = counted(proof.searched_objects, "object"), len(proof.holders)
     answer_records(
         output,
-        {"table_id": table, **proof.model_dump(mode="json")},
+        {"table_id": table, "key": proved_key, "proved_at_ms": now_ms, **proof.model_dump(mode="json")},
         "holders",
         _COLUMNS,
         none=f"None of {searched} holds a value of the key in {where} of {', '.join(proof.tables)}.",
@@ -254,7 +255,7 @@ _KEY_COLUMNS = (
 )
 
 
-def _answer_many(output: Output, table: str, proofs: Sequence[tuple[KeyValues, PrivacyProof]]) -> None:
+def _answer_many(output: Output, table: str, proofs: Sequence[tuple[KeyValues, PrivacyProof]], now_ms: int) -> None:
     records = [
         {
             "key": key,
@@ -268,7 +269,12 @@ def _answer_many(output: Output, table: str, proofs: Sequence[tuple[KeyValues, P
     held = sum(not record["proved"] for record in records)
     answer_records(
         output,
-        {"table_id": table, "searched_objects": proofs[0][1].searched_objects, "keys": records},
+        {
+            "table_id": table,
+            "proved_at_ms": now_ms,
+            "searched_objects": proofs[0][1].searched_objects,
+            "keys": records,
+        },
         "keys",
         _KEY_COLUMNS,
         none="",

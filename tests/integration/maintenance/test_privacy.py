@@ -292,6 +292,7 @@ def test_the_verb_says_what_is_left_and_ends_with_1(
     assert result.exit_code == 1
     answer = json.loads(result.out)
     assert answer["columns"] == ["email", "name"]
+    assert (answer["key"], answer["proved_at_ms"] > 0) == ({"email": ANN}, True)
     assert {holder["kind"] for holder in answer["holders"]} >= {"delta file", "compacted file", "index file"}
     nobody = command("privacy", "prove", PEOPLE, *where, "--key", "email=nobody@example")
     assert (nobody.exit_code, "holds a value of the key" in nobody.out) == (0, True)
