@@ -83,13 +83,6 @@ def row_indices_of(column: pa.Array, positions: npt.NDArray[np.int64] | None = N
     return indices
 
 
-def file_number_in(raw: bytes, *, is_packed: bool) -> int:
-    """One file number, from its bytes in a file."""
-    if is_packed:
-        return int.from_bytes(raw, "little") - _FILE_NUMBER_ADDED
-    return int.from_bytes(raw, "little", signed=True)
-
-
 def _plain(column: pa.Array, positions: npt.NDArray[np.int64] | None) -> npt.NDArray[np.signedinteger]:
     numbers: npt.NDArray[np.signedinteger] = column.to_numpy()
     return numbers if positions is None else numbers.take(positions)

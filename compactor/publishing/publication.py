@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from compactor.catalog.actions import RoundCommitted, StreamDropped, StreamRestored
 from compactor.catalog.definition import reasons_against_place
@@ -163,10 +164,15 @@ def lead_glue(
     return tuple(failed)
 
 
-def lags(publisher: TablePublisher, streams: Sequence[PartitionStream]) -> list[StreamLag]:
-    """The lag of each stream. Reads the published state once."""
+def lags(
+    publisher: TablePublisher, streams: Sequence[PartitionStream], ends: Mapping[str, int] = MappingProxyType({})
+) -> list[StreamLag]:
+    """The lag of each stream. Reads the published state once, and no log that is published up to its entry in `ends`,
+    by encoded partition: such a stream is left out."""
     state = publisher.state()
-    return [_lag(publisher.format, state, stream) for stream in streams]
+    published = {key for key, end in ends.items() if end <= state.entries.get(key, 0)}
+    behind = [stream for stream in streams if encode_partition(stream.partition) not in published]
+    return [_lag(publisher.format, state, stream) for stream in behind]
 
 
 def _lag(format_: OpenFormat, state: PublishedState, stream: PartitionStream) -> StreamLag:

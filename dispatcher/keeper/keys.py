@@ -27,6 +27,13 @@ class PublishedDecisions(Key, template="keeper/{lake}/{table_id}/published.json"
     table_id: str
 
 
+class StreamsSeenObject(Key, template="keeper/{lake}/{table_id}/seen.json"):
+    """What a keeper has seen of the table's streams: overwritten, a hint that spares the next one to read them."""
+
+    lake: LakeName
+    table_id: str
+
+
 class UpkeepDone(Key, template="keeper/{lake}/upkeep.json"):
     """When files were collected last: overwritten, a hint that spares other keepers the same work."""
 

@@ -49,7 +49,7 @@ from dispatcher.keeper.decision_log import (
     decision_events,
 )
 from dispatcher.keeper.decision_queue import TakesInstructions
-from dispatcher.keeper.keys import DecisionLogFolder, PublishedDecisions, lake_name
+from dispatcher.keeper.keys import DecisionLogFolder, PublishedDecisions, StreamsSeenObject, lake_name
 from dispatcher.keeper.watching import TableWatch, WatchedStream
 from dispatcher.operations.table_lag import TableLag, lag_of, with_published
 from dispatcher.records.claims import JobRunLog
@@ -171,10 +171,10 @@ class TableKeeper:
         self.log = DurableLog(store, DecisionLogFolder(*names).key, DECISION_LOG, self._clock)
         build = decision_events(table_id, self.log.folder)
         self._relay = Relay(self.log, store, PublishedDecisions(*names).key, build, services.sink, is_complete=True)
-        self._watch = TableWatch(services.lake.store, self._clock)
+        self._watch = TableWatch(services.lake.store, self._clock, store, StreamsSeenObject(*names).key)
         self._table: Table | None = None
         self._read_at_seconds: float | None = None
-        self._published_at: tuple[int, ...] = ()
+        self._published_at: Mapping[str, int] = {}
         self._unpublished = 0
         self._made_here: set[str] = set()
         self._job_run_logs: dict[str, JobRunLog] = {}
@@ -189,7 +189,9 @@ class TableKeeper:
         if table is None or policy is None:
             return TableLook()
         self._watch.look(table, policy)
-        if self.log.newest.state.open and not is_read_again:
+        if is_read_again:
+            self._watch.note()
+        elif self.log.newest.state.open:
             self.log.load()
         ended = self._note_ends(self.log.newest.state)
         decided = self._decide(table, policy, pauses)
@@ -205,16 +207,16 @@ class TableKeeper:
         """What is published is read only if a stream has grown since, or something was behind."""
         streams, services = self._watch.streams, self._services
         found = lag_of(table, [each.figures for each in streams], self._clock, self._settings.default_policy)
-        seen = tuple(each.entry_number for each in streams)
-        if seen == self._published_at and not self._unpublished:
+        ends = {each.key: each.entry_number for each in streams}
+        if ends == self._published_at and not self._unpublished:
             return replace(found, is_published=bool(table.properties.publish))
         try:
             partitions = [each.partition for each in streams]
-            found = with_published(found, services.lake.store, table, self._clock, partitions)
+            found = with_published(found, services.lake.store, table, self._clock, partitions, ends)
         except LithifyError as error:
             _log.warning("published_lag_unknown", table=self._table_id, reason=str(error))
             return found  # the next look asks again
-        self._published_at, self._unpublished = seen, found.figures.unpublished_files
+        self._published_at, self._unpublished = ends, found.figures.unpublished_files
         return found
 
     def publish(self) -> None:
@@ -258,6 +260,7 @@ class TableKeeper:
             return False
         self._table = self._services.lake.table(self._table_id)
         if self._policy() is not None:
+            self._watch.begin(self._table)
             self.log.load()
         self._read_at_seconds = now_seconds
         return True

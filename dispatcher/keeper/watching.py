@@ -3,29 +3,37 @@
 A look asks of each stream that may have something new for the entry after the last one that was seen, and folds the
 log again where there is one. Which streams may have something:
 
-    the table has news hints   those with a hint, by one listing, and those that had one at the last look
+    the table has news hints   those with a hint, by one listing, and those that had work at the last look
     it has no partition keys   its only stream
     otherwise                  all, each by a request
 
-All streams are looked at now and then, if the policy has bounds that a stream without deltas can reach.
+All streams of a table with hints are looked at now and then. What was seen is noted in the state, for the next keeper.
 """
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from compactor.catalog.compact_when import CompactWhen, Preset
+from compactor.catalog.dropping import definition_log
 from compactor.catalog.keys import TableFolder
 from compactor.catalog.tables import Table
 from compactor.log.keys import EntryObject
+from compactor.log_context import ProcessLog
 from compactor.model.clock import Clock
+from compactor.model.document import Document
+from compactor.model.errors import Corrupt, LithifyError, Outdated
 from compactor.planning.stream_figures import StreamFigures
-from compactor.planning.table_figures import read_figures
+from compactor.planning.table_figures import merge_limits, read_figures
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import encode_partition
 from compactor.storage.object_store import ObjectStore
 
-ALL_STREAMS_SECONDS = 6 * 3_600.0
-"""Interval between two looks at all streams of a table with news hints."""
+_log = ProcessLog()
+
+ALL_STREAMS_MS = 6 * 3_600_000
+"""Interval between two looks at all streams of a table with news hints. The first one is at once if the policy has
+bounds that a stream without deltas can reach."""
 
 STREAMS_AT_ONCE = 64
 """Streams whose logs are folded before their figures are kept: a `Table` keeps more folds than that."""
@@ -43,16 +51,33 @@ class WatchedStream:
     def key(self) -> str:
         return encode_partition(self.partition)
 
+    @property
+    def has_work(self) -> bool:
+        """Whether it has a hint, where the table has hints."""
+        return bool(self.figures.pending_deltas or self.figures.dead_rows)
+
+
+class StreamsSeen(Document):
+    """What a keeper knows of a table's streams, between its looks and in the state: overwritten, a hint.
+
+    Attributes:
+        basis: of the table and what its figures depend on: they are not those of another one
+        all_at_ms: when all streams were looked at, of a table with news hints"""
+
+    basis: str
+    streams: tuple[WatchedStream, ...] = ()
+    all_at_ms: int | None = None
+
 
 @dataclass(frozen=True)
 class _ToLookAt:
-    """`had_news`, `all_at_seconds`: what the watch knows of hints once these partitions are read. `are_all`: the table
-    has no other streams."""
+    """`are_all`: the table has no other streams. `changed`: keys of those that need not be asked, since their hint has
+    come or gone. `all_at_ms`: as of what was seen, once these partitions are read."""
 
     partitions: list[dict[str, str]]
     are_all: bool
-    had_news: frozenset[str] = frozenset()
-    all_at_seconds: float | None = None
+    changed: frozenset[str] = frozenset()
+    all_at_ms: int | None = None
 
 
 def sees_idle_streams(policy: CompactWhen) -> bool:
@@ -65,17 +90,52 @@ def sees_idle_streams(policy: CompactWhen) -> bool:
 class TableWatch:
     """The streams of one table. Not thread-safe."""
 
-    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+    def __init__(self, store: ObjectStore, clock: Clock, state: ObjectStore, key: str) -> None:
+        """`state`, `key`: where what was seen is noted."""
         self._store = store
         self._clock = clock
-        self._streams: dict[str, WatchedStream] = {}
-        self._had_news: frozenset[str] = frozenset()
-        self._all_at_seconds: float | None = None
+        self._state = state
+        self._key = key
+        self._noted = b""
+        self._take(StreamsSeen(basis=""))
 
     @property
     def streams(self) -> Sequence[WatchedStream]:
         """All streams that were read, in the order of their keys."""
         return [self._streams[key] for key in sorted(self._streams)]
+
+    def begin(self, table: Table) -> None:
+        """Takes what was noted, or forgets what is known, if it is of another table or its figures are made otherwise.
+        Raises errors of table and state."""
+        created = definition_log(self._store, table.table_id, self._clock).entry(1).at_ms
+        names = [each.name for each in fields(StreamFigures)]
+        facts = f"{created} {merge_limits(table.properties)} {names}"
+        basis = hashlib.sha256(facts.encode()).hexdigest()[:16]
+        if basis == self._basis:
+            return
+        noted, body = StreamsSeen(basis=basis), self._state.read(self._key) or b""
+        try:
+            found = StreamsSeen.parse_durable(body, self._key) if body else noted
+        except (Corrupt, Outdated) as error:
+            _log.warning("streams_seen_unreadable", reason=str(error))
+            found = noted
+        self._noted = body
+        self._take(found if found.basis == basis else noted)
+
+    def note(self) -> None:
+        """Notes what is known, if it is new. Without that the next keeper asks for more."""
+        seen = StreamsSeen(basis=self._basis, streams=tuple(self.streams), all_at_ms=self._all_at_ms)
+        body = seen.model_dump_json(exclude_defaults=True).encode()
+        try:
+            if body != self._noted:
+                self._state.overwrite(self._key, body)
+                self._noted = body
+        except LithifyError as error:
+            _log.warning("streams_seen_not_noted", reason=str(error))
+
+    def _take(self, seen: StreamsSeen) -> None:
+        self._basis, self._all_at_ms = seen.basis, seen.all_at_ms
+        self._streams = {each.key: each for each in seen.streams}
 
     def look(self, table: Table, policy: CompactWhen) -> None:
         """Raises the errors of the table's logs; the figures of streams that were read until then are kept."""
@@ -83,8 +143,9 @@ class TableWatch:
         writes_here = table.properties.destination_compacted_table_id in (None, table.table_id)
 
         def is_new(partition: dict[str, str]) -> bool:
-            known = self._streams.get(encode_partition(partition))
-            return known is None or not writes_here or self._has_grown(table, known)
+            key = encode_partition(partition)
+            known = self._streams.get(key)
+            return known is None or not writes_here or key in found.changed or self._has_grown(table, known)
 
         news = run_concurrently(self._store.location, is_new, found.partitions)
         if found.are_all:  # without those of dropped partitions
@@ -93,18 +154,19 @@ class TableWatch:
         changed = [partition for partition, is_changed in zip(found.partitions, news, strict=True) if is_changed]
         for first in range(0, len(changed), STREAMS_AT_ONCE):
             self._read(table, changed[first : first + STREAMS_AT_ONCE])
-        # Not before all were read: after an error the next look asks for those again that have left.
-        self._had_news, self._all_at_seconds = found.had_news, found.all_at_seconds
+        self._all_at_ms = found.all_at_ms  # not before all were read
 
     def _to_look_at(self, table: Table, policy: CompactWhen) -> _ToLookAt:
         if not table.properties.news_hints:
             return _ToLookAt(table.partitions() if table.partition_keys else [{}], True)
-        last, now = self._all_at_seconds, self._clock.monotonic_seconds()
-        if sees_idle_streams(policy) and (last is None or now - last >= ALL_STREAMS_SECONDS):
-            return _ToLookAt(table.partitions(), True, self._had_news, now)
+        now_ms = self._clock.now_ms()
+        last_ms = self._all_at_ms if self._all_at_ms is not None or sees_idle_streams(policy) else now_ms
+        if last_ms is None or not 0 <= now_ms - last_ms < ALL_STREAMS_MS:
+            return _ToLookAt(table.partitions(), True, all_at_ms=now_ms)
         hinted = {encode_partition(each): each for each in table.partitions_with_news() or ()}
-        left = [self._streams[key].partition for key in self._had_news - hinted.keys() if key in self._streams]
-        return _ToLookAt([*hinted.values(), *left], False, frozenset(hinted), self._all_at_seconds)
+        with_work = {each.key: each.partition for each in self.streams if each.has_work}
+        changed = frozenset(with_work.keys() ^ hinted.keys())
+        return _ToLookAt(list({**with_work, **hinted}.values()), False, changed, last_ms)
 
     def _has_grown(self, table: Table, known: WatchedStream) -> bool:
         """One request: whether its log has the entry after the last one that was seen."""

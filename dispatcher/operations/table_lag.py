@@ -1,7 +1,8 @@
 """How far tables are behind, for reports, metrics and samples."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from compactor.catalog.compact_when import CompactWhen
 from compactor.catalog.tables import Table
@@ -77,15 +78,20 @@ def lag_of(
 
 
 def with_published(
-    lag: TableLag, store: ObjectStore, table: Table, clock: Clock, partitions: Sequence[PartitionValues]
+    lag: TableLag,
+    store: ObjectStore,
+    table: Table,
+    clock: Clock,
+    partitions: Sequence[PartitionValues],
+    ends: Mapping[str, int] = MappingProxyType({}),
 ) -> TableLag:
-    """With the lag of what is published, if the table is. Raises `Invalid` if it cannot be."""
+    """With the lag of what is published, if the table is. `ends`: see `lags`. Raises `Invalid` if it cannot be."""
     if not table.properties.publish:
         return lag
     from compactor.publishing.publication import lags, publishers_of
 
     streams = [table.stream(partition) for partition in partitions]
-    by_format = [lags(publisher, streams) for publisher in publishers_of(store, table, clock)]
+    by_format = [lags(publisher, streams, ends) for publisher in publishers_of(store, table, clock)]
     since = min((each.since_ms for found in by_format for each in found if each.since_ms is not None), default=None)
     files = max(sum(each.behind for each in found) for found in by_format)
     figures = replace(lag.figures, unpublished_files=files, unpublished_since_ms=since)

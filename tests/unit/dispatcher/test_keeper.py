@@ -15,12 +15,12 @@ from compactor.storage.location import StoreLocation
 from dispatcher.keeper.deciding import PARTITIONS_PER_INSTRUCTION, Seen, outlooks
 from dispatcher.keeper.decision_log import DecisionAction, DecisionEnded, DecisionMade, DecisionState
 from dispatcher.keeper.keeper import Keeper
-from dispatcher.keeper.keys import lake_name
+from dispatcher.keeper.keys import StreamsSeenObject, lake_name
 from dispatcher.keeper.table_keeper import KeeperSettings, over_budgets
 from dispatcher.keeper.upkeep import LakeUpkeep
 from dispatcher.keeper.watching import WatchedStream
 from dispatcher.operations.lag_board import KEEPER_TROUBLES
-from dispatcher.operations.table_lag import TABLE_LAG, TABLE_PUBLISHED_LAG
+from dispatcher.operations.table_lag import TABLE_LAG, TABLE_PUBLISHED_LAG, TABLE_SMALL_FILES
 from dispatcher.records.history import day_of
 from dispatcher.records.keys import PausedObject
 from dispatcher.scheduling.lease_log import LeaseState
@@ -496,6 +496,79 @@ def test_an_idle_look_sends_one_request_a_table() -> None:
     listings = 2  # of all tables, and of those that were dropped
     assert len(lake.requests) + len(state.requests) <= tables + listings
     assert keeper.look().open == 0
+
+
+STREAMS = 100
+
+
+def with_compacted_streams(world: KeeperWorld, news_hints: bool, policy: object = "streaming") -> None:
+    world.table(policy, keys=("day",), news_hints=news_hints)
+    for day in range(STREAMS):
+        world.append(partition={"day": str(day)})
+        world.compact(world.lake.table(ORDERS).stream({"day": str(day)}))
+
+
+def run_once(world: KeeperWorld) -> tuple[Keeper, int]:
+    """A keeper of its own, after its only look, and the requests that it took."""
+    lake, state = FaultyStore(world.lake_store), FaultyStore(world.state)
+    keeper = world.keeper(lake=lake, state=state)
+    assert keeper.look().set_aside == {}
+    return keeper, len(lake.requests) + len(state.requests)
+
+
+def small_files(keeper: Keeper) -> float:
+    return next(each.value for each in keeper.board.samples() if each.metric is TABLE_SMALL_FILES)
+
+
+@pytest.mark.parametrize(("news_hints", "idle"), [(True, 10), (False, STREAMS + 11)])
+def test_the_cost_of_a_run_on_a_schedule_follows_what_is_new(world: KeeperWorld, news_hints: bool, idle: int) -> None:
+    with_compacted_streams(world, news_hints, {"pending_rows": 1, "small_files": 8})
+    run_once(world)
+    assert run_once(world)[1] <= idle
+    for day in range(5):
+        world.append(partition={"day": str(day)})
+    _, requests = run_once(world)
+    assert [len(each.streams) for each in made(world)] == [5]
+    assert requests <= idle + 5 * 5 + 6
+
+
+def test_a_keeper_that_starts_has_the_figures_of_the_streams_that_another_one_saw(world: KeeperWorld) -> None:
+    world.table(keys=("day",), news_hints=True)
+    for day in "12":
+        world.append(partition={"day": day})
+    run_once(world)
+    for day in "12":
+        world.compact(world.lake.table(ORDERS).stream({"day": day}))
+    assert [small_files(run_once(world)[0]) for _ in range(2)] == [2, 2]
+    world.lake.table(ORDERS).set_properties({"rows_per_compacted_file": 1})
+    keeper, _ = run_once(world)
+    world.clock.sleep(6 * 60 * MINUTE)
+    assert keeper.look().set_aside == {}
+    assert small_files(keeper) == small_files(run_once(world)[0]) == 0, "for these files are not small any more"
+
+
+def test_files_of_streams_without_news_are_counted_after_some_hours(world: KeeperWorld) -> None:
+    with_compacted_streams(world, True)
+    found = []
+    for _ in range(3):
+        keeper, requests = run_once(world)
+        found.append((small_files(keeper), requests > STREAMS))
+        world.clock.sleep(3 * 60 * MINUTE)
+    assert found == [(0, False), (0, False), (STREAMS, True)]
+
+
+@pytest.mark.parametrize("body", [b"{", b'{"basis": "of a newer release", "more": 1}', b'{"basis": "another"}'])
+def test_what_another_keeper_saw_is_left_out_if_it_cannot_be_read(world: KeeperWorld, body: bytes) -> None:
+    world.table({"pending_rows": 1})
+    key = StreamsSeenObject(lake_name(world.lake.location), ORDERS).key
+    world.state.overwrite(key, body)
+    world.append()
+    assert run_once(world)[0].look().open == 1
+    assert world.state.read(key) != body
+    state = FaultyStore(world.state)
+    state.fail("overwrite", key, times=None)
+    world.dispatch()
+    assert world.keeper(state=state).look().ended == 1
 
 
 def test_the_decision_log_is_of_one_lake() -> None:
