@@ -36,9 +36,10 @@ PUBLISH_SECONDS = 3_600.0
 
 
 class UpkeepNote(Document):
-    """When each step was done last, in ms since the epoch; of one at work a time from which it is due in an hour."""
+    """When each step was done last, and when those began that are at work, in ms since the epoch."""
 
     done_at_ms: dict[str, int] = {}
+    begun_at_ms: dict[str, int] = {}
 
 
 @dataclass(frozen=True)
@@ -83,11 +84,12 @@ class LakeUpkeep:
         now_ms, found = self._clock.now_ms(), Upkeep()
         for step, work in steps.items():
             try:
-                before_ms, interval_ms = self._noted().get(step, 0), round(self._seconds[step] * 1000)
-                if now_ms - before_ms < interval_ms:
+                noted = self._noted()
+                since_done_ms = now_ms - noted.done_at_ms.get(step, 0)
+                since_begun_ms = now_ms - noted.begun_at_ms.get(step, 0)
+                if since_done_ms < self._seconds[step] * 1000 or since_begun_ms < AT_WORK_SECONDS * 1000:
                     continue
-                done = self._do(step, work, before_ms, now_ms - interval_ms + round(AT_WORK_SECONDS * 1000))
-                self._note(step, now_ms)
+                done = self._do(step, work, now_ms)
             except LithifyError as error:
                 done = Upkeep(failed={step: str(error)})
             self._board.upkept(step, done.failed)
@@ -97,24 +99,29 @@ class LakeUpkeep:
             log("upkeep_done", steps=found.steps, deleted=found.deleted_files, failed=dict(found.failed))
         return found
 
-    def _do(self, step: str, work: Callable[[], Upkeep], before_ms: int, at_work_ms: int) -> Upkeep:
-        self._note(step, at_work_ms)
+    def _do(self, step: str, work: Callable[[], Upkeep], now_ms: int) -> Upkeep:
+        self._note(step, {step: now_ms}, {})
         try:
-            return work()
+            done = work()
         except LithifyError:
-            self._note(step, before_ms)
+            self._note(step, {}, {})
             raise
+        self._note(step, {}, {step: now_ms})
+        return done
 
-    def _note(self, step: str, at_ms: int) -> None:
-        self._store.overwrite(self._key, UpkeepNote(done_at_ms={**self._noted(), step: at_ms}).render())
+    def _note(self, step: str, begun_at_ms: Mapping[str, int], done_at_ms: Mapping[str, int]) -> None:
+        noted = self._noted()
+        others = {each: at_ms for each, at_ms in noted.begun_at_ms.items() if each != step}
+        note = UpkeepNote(done_at_ms={**noted.done_at_ms, **done_at_ms}, begun_at_ms={**others, **begun_at_ms})
+        self._store.overwrite(self._key, note.render())
 
-    def _noted(self) -> dict[str, int]:
+    def _noted(self) -> UpkeepNote:
         body = self._store.read(self._key)
         try:
-            return {} if body is None else dict(UpkeepNote.parse_durable(body, self._key).done_at_ms)
+            return UpkeepNote() if body is None else UpkeepNote.parse_durable(body, self._key)
         except (Corrupt, Outdated) as error:  # a hint: the work is done once more
             _log.warning("upkeep_note_unreadable", reason=str(error))
-            return {}
+            return UpkeepNote()
 
     def _collect(self) -> Upkeep:
         lake = self._services.lake

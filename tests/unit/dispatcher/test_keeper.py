@@ -15,9 +15,9 @@ from compactor.storage.location import StoreLocation
 from dispatcher.keeper.deciding import PARTITIONS_PER_INSTRUCTION, Seen, outlooks
 from dispatcher.keeper.decision_log import DecisionAction, DecisionEnded, DecisionMade, DecisionState
 from dispatcher.keeper.keeper import Keeper
-from dispatcher.keeper.keys import StreamsSeenObject, lake_name
+from dispatcher.keeper.keys import StreamsSeenObject, UpkeepDone, lake_name
 from dispatcher.keeper.table_keeper import KeeperSettings, over_budgets
-from dispatcher.keeper.upkeep import LakeUpkeep
+from dispatcher.keeper.upkeep import LakeUpkeep, UpkeepNote
 from dispatcher.keeper.watching import WatchedStream
 from dispatcher.operations.lag_board import KEEPER_TROUBLES
 from dispatcher.operations.table_lag import TABLE_LAG, TABLE_PUBLISHED_LAG, TABLE_SMALL_FILES
@@ -677,6 +677,8 @@ def test_garbage_that_another_keeper_collects_is_left_to_it_for_an_hour(world: K
     state.stop_at(1)  # after its first write
     with pytest.raises(Stopped):
         upkeep_of(world, keeper, state, lake).do_what_is_due()
+    note = UpkeepNote.parse_durable(world.state.read(UpkeepDone(lake_name(world.lake.location)).key) or b"", "")
+    assert note == UpkeepNote(begun_at_ms={"garbage": world.clock.now_ms()})
     other = upkeep_of(world, keeper, FaultyStore(world.state), lake)
     assert other.do_what_is_due().steps == ("state", "publication")
     world.clock.sleep(60 * MINUTE - 0.001)
