@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -12,6 +13,7 @@ from compactor.model.errors import Denied
 from compactor.planning.due import Due, Expected, NotDue, Postponed
 from compactor.planning.stream_figures import StreamFigures
 from compactor.storage.location import StoreLocation
+from compactor.storage.object_store import ObjectStore
 from dispatcher.keeper.deciding import PARTITIONS_PER_INSTRUCTION, Seen, outlooks
 from dispatcher.keeper.decision_log import DecisionAction, DecisionEnded, DecisionMade, DecisionState
 from dispatcher.keeper.keeper import Keeper
@@ -140,6 +142,32 @@ def test_two_keepers_that_look_at_the_same_time_decide_once(world: KeeperWorld) 
     assert one.look().decided + other.look().decided == 1
     assert len(made(world)) == 1
     assert world.queue.messages_left() == 1
+
+
+class MeetingStore(FaultyStore):
+    """Before its first write something else happens."""
+
+    def __init__(self, store: ObjectStore, meanwhile: Callable[[], object]) -> None:
+        super().__init__(store)
+        self._meanwhile: Callable[[], object] | None = meanwhile
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return super().put_if_absent(key, body)
+
+
+def test_a_keeper_that_was_slow_does_not_decide_again_on_what_another_one_has_ended(world: KeeperWorld) -> None:
+    world.table({"pending_rows": 1})
+    world.append()
+    other = world.keeper()
+
+    def meanwhile() -> None:
+        assert other.look().decided == len(world.dispatch()) == other.look().ended == 1
+
+    assert world.keeper(state=MeetingStore(world.state, meanwhile)).look().decided == 0
+    assert len(made(world)) == 1
 
 
 def with_work() -> tuple[KeeperWorld, FaultyStore]:
