@@ -17,7 +17,7 @@ from dispatcher.cli.output import as_text
 from dispatcher.operations.status import view_all, view_job_run
 from dispatcher.records.claims import Claim, claim_job_run
 from dispatcher.records.job_run_log import JobRunStatus
-from dispatcher.records.keys import TurnsLog
+from dispatcher.records.keys import PausedObject, TurnsLog
 from dispatcher.records.ranking import STEP_SECONDS, slot_rank, stream_rank
 from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.lease_log import Lease
@@ -258,6 +258,21 @@ def test_what_a_session_has_waited_is_taken_from_its_desired_sla_at_each_plan(tm
     assert left == sorted(left, reverse=True)
     assert 1_300 <= left[1] <= 1_399
     assert left[-1] == 0
+    desk.close()
+
+
+def test_a_pause_takes_nothing_from_the_desired_sla_of_a_plan(tmp_path: Path) -> None:
+    desk = OnClusters(tmp_path)
+    desk.settings = replace(desk.settings, sweep_seconds=0.0, pause_look_seconds=0.0)
+    desk = replace(desk)
+    desk.append([{"id": 1}])
+    desk.records.pauses.pause(PausedObject("everything"), "maintenance")
+    desk.accept(job_run_id="run", desired_sla=2_000)
+    tick_all(desk)
+    desk.move_on(1_500)
+    desk.records.pauses.resume(PausedObject("everything"))
+    desk.tick_until(lambda: bool(desk.left_seconds))
+    assert (desk.left_seconds[0] or 0) >= 1_990
     desk.close()
 
 
