@@ -30,6 +30,7 @@ from tests.fakes.unruly_engine import UnrulyEngine
 
 TABLE_ID = "ACME.TYPES.V1"
 VIEWS = (pa.string_view(), pa.binary_view())
+TIMES = (pa.timestamp("s"), pa.timestamp("s", "UTC"), pa.time32("s"), pa.time32("ms"), pa.date64(), pa.duration("s"))
 DAYS = [dt.date(2020, 1, 1), None, dt.date(1960, 2, 29), dt.date(1970, 1, 1)]
 
 
@@ -58,9 +59,7 @@ PLAIN = {str(each.arrow_type): pa.array(_plain_values(each.arrow_type), each.arr
 
 def _nested(kind: pa.DataType) -> dict[str, pa.Array]:
     """Every way to nest a type."""
-    first, last = "a", "a longer text than a view holds itself"
-    if kind in (pa.binary_view(), pa.binary()):
-        first, last = first.encode(), last.encode()  # type: ignore[assignment]
+    first, _, _, last = _plain_values(kind)
     lists = [[first], None, [], [last, None]]
     values = {
         "list": (pa.list_(kind), lists),
@@ -78,7 +77,7 @@ def _nested(kind: pa.DataType) -> dict[str, pa.Array]:
 
 IN_PARQUET = {
     **PLAIN,
-    **{name: array for kind in (pa.string(), *VIEWS) for name, array in _nested(kind).items()},
+    **{name: array for kind in (pa.string(), *VIEWS, *TIMES) for name, array in _nested(kind).items()},
     "null": pa.nulls(4),
     "uuid": pa.array([b"0" * 16, None, b"1" * 16, b"2" * 16], pa.uuid()),
     "json": pa.array(["1", None, "{}", "2"], pa.json_()),
@@ -173,11 +172,14 @@ def check_filters(table: Table, arrays: dict[str, pa.Array]) -> None:
     by_id = pc.field("id") > 1
     for scan in (table.scan, partial(table.scan, view="merged"), partial(table.scan, as_of=first)):
         whole = scan().to_table()
+        of_first = whole.filter(pc.field("id") == 1)
         assert scan(filter=by_id).to_table().equals(whole.filter(by_id))
         for name in ("time32[s]", "timestamp[s]"):
             at_most = pc.field(name) <= whole[name].drop_null()[0]
             expected = whole.filter(at_most).select(["id"])
             assert scan(columns=["id"], filter=at_most).to_table().equals(expected)
+            of_struct = pc.field(f"struct({name})", "a") == of_first[f"struct({name})"][0]["a"]
+            assert scan(columns=["id"], filter=of_struct).to_table()["id"].to_pylist() == [1]
         projected = list(arrays)[::7]
         assert scan(columns=projected).to_table().equals(whole.select(projected))
 
