@@ -10,13 +10,14 @@ begin, and the rows of the lost one be gone without a word. What shows that it h
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Set
 from contextlib import suppress
 from itertools import islice
 
 from compactor.catalog.keys import DropMark, StreamFolder, TableFolder
 from compactor.model.errors import Corrupt, LithifyError
-from compactor.storage.object_store import ObjectStore, encoded_names
+from compactor.storage.keys import decode_partition, encode_partition
+from compactor.storage.object_store import ObjectStore, decoded_names, encoded_names
 
 PARTITIONS_LOOKED_AT = 16
 
@@ -66,6 +67,20 @@ def refuse_lost(store: ObjectStore, folder: TableFolder) -> None:
         )
 
 
+def streams_without_log(store: ObjectStore, folder: TableFolder) -> Iterator[tuple[str, str]]:
+    """The partitions, encoded, that have no log, and of which a compaction has read deltas: each with a sentence. Lists
+    each folder without a log."""
+    root, data = store.location.root_uri, f"{folder.key}/data"
+    names = [encode_partition(each) for each in decoded_names(store, f"{data}/", decode_partition)]
+    with_log = set(encoded_names(store, f"{folder.streams}/"))  # listed later: its files come before a stream's log
+    for name in names:
+        if name not in with_log and _has_deltas_and_compacted(set(store.list_folders(f"{data}/{name}/"))):
+            found = (
+                f"there is no log in {root}/{folder.streams}/{name}/, and {root}/{data}/{name}/ shows that it had one"
+            )
+            yield name, f"{found}: its rows are not read. Bring it back before the next append begins another one"
+
+
 def _has_stream(store: ObjectStore, folder: TableFolder) -> bool:
     return next(encoded_names(store, f"{folder.streams}/"), None) is not None
 
@@ -75,8 +90,12 @@ def _deltas_with_compacted(store: ObjectStore, folder: TableFolder) -> str | Non
     data = f"{folder.key}/data/"
     for name in islice(encoded_names(store, data), PARTITIONS_LOOKED_AT):
         parts = set(store.list_folders(f"{data}{name}/"))
-        if "delta" in parts and (
-            parts & _MADE_BY_COMPACTIONS or next(iter(store.list(f"{folder.open_files}/")), None) is not None
+        if _has_deltas_and_compacted(parts) or (
+            "delta" in parts and next(iter(store.list(f"{folder.open_files}/")), None) is not None
         ):
             return f"{data}{name}/"
     return None
+
+
+def _has_deltas_and_compacted(folders: Set[str]) -> bool:
+    return "delta" in folders and bool(folders & _MADE_BY_COMPACTIONS)

@@ -5,17 +5,20 @@ from typing import Annotated
 
 import typer
 
+from compactor.catalog.keys import TableFolder
+from compactor.catalog.lost_streams import streams_without_log
 from compactor.catalog.stream import PartitionStream
 from compactor.lake import DeltaCatalog
 from compactor.log_context import be_verbose
 from compactor.maintenance.privacy import PrivacyProof, prove_partitions
 from compactor.maintenance.searched_key import KeyValues
-from compactor.maintenance.verify import verify
+from compactor.maintenance.verify import VerifyReport, verify
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Corrupt, Invalid
 from compactor.model.names import counted, render_partition
 from compactor.publishing.publication import differences, lags, publishers_of
 from compactor.schemas.unify import parse_schema
+from compactor.storage.keys import decode_partition
 from dispatcher.cli.expressions import read_document
 from dispatcher.cli.options import KeyOption, Output, OutputOption, PartitionOption, TableArgument, VerboseOption
 from dispatcher.cli.output import answer_json, answer_records, on_page
@@ -80,19 +83,23 @@ def verify_table(
     if published:
         _verify_published(table, lake.open(), partition, output)
         return
-    reports = [(stream, verify(stream)) for stream in _streams(lake.open(), table, partition)]
+    opened = lake.open()
+    reports = [(stream.partition, verify(stream)) for stream in _streams(opened, table, partition)]
+    for name, problem in () if partition else streams_without_log(opened.store, TableFolder(table)):
+        without = VerifyReport(stream=f"{table} {name}", rows=0, tombstones=0, index_runs=0, problems=(problem,))
+        reports.append((decode_partition(name), without))
     answer_records(
         output,
-        {"streams": [{"partition": stream.partition, **report.model_dump(mode="json")} for stream, report in reports]},
+        {"streams": [{"partition": partition, **report.model_dump(mode="json")} for partition, report in reports]},
         "streams",
         _AUDIT_COLUMNS,
         none="There is no partition stream here yet.",
-        after=on_page((f"{stream}: {problem}" for stream, report in reports for problem in report.problems), FAILED),
+        after=on_page((f"{report.stream}: {each}" for _, report in reports for each in report.problems), FAILED),
     )
     if any(report.problems for _, report in reports):
         raise Corrupt(
-            "the audit found problems: restore the files that it names; if an index is wrong, compact into another "
-            "destination table"
+            "the audit found problems: restore the files and logs that it names; if an index is wrong, compact into "
+            "another destination table"
         )
 
 

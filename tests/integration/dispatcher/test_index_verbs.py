@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -81,4 +82,17 @@ def test_an_audit_that_finds_something_exits_with_1(lithify: Command, tmp_path: 
     result = lithify("table", "verify", ORDERS)
     assert result.exit_code == 1
     assert "day=monday" in result.out
-    assert "restore the files that it names; if an index is wrong" in " ".join(result.err.split())
+    assert "restore the files and logs that it names; if an index is wrong" in " ".join(result.err.split())
+
+
+def test_an_audit_of_the_table_names_a_partition_whose_log_is_lost(lithify: Command, tmp_path: Path) -> None:
+    """Not one whose first append has written its file and no entry."""
+    (folder,) = tmp_path.rglob(ORDERS)
+    shutil.rmtree(folder / "streams" / "day=monday")
+    (folder / "data" / "day=new" / "delta" / "0a").mkdir(parents=True)
+    result = lithify("table", "verify", ORDERS, "--output", "json")
+    assert result.exit_code == 1
+    found = {each["partition"]["day"]: each["problems"] for each in json.loads(result.out)["streams"]}
+    assert {day for day, problems in found.items() if problems} == {"monday"}
+    assert len(found) == 2
+    assert "shows that it had one: its rows are not read" in found["monday"][0]
