@@ -43,7 +43,7 @@ def announce_compilation(announce: Callable[[str], None]) -> None:
     def report(compiled: int) -> None:
         if compiled % _KERNELS_A_SENTENCE == 0:
             what = "compiling kernels for this processor, once, for about half a minute"
-            announce(f"{what} ({compiled} compiled); `lithify warm` does it beforehand")
+            announce(f"{what}{f' ({compiled} are done)' if compiled else ''}; `lithify warm` does it beforehand")
 
     on_compilation(report)
 

@@ -133,7 +133,14 @@ def _annotation(of: OptionField) -> object:
         option = typer.Option(of.flag, help=of.help_text(), rich_help_panel=of.group, show_default=False)
         return Annotated[bool | None, option]
     metavar = _METAVARS.get(of.value_type) or "|".join(of.choices)
-    option = typer.Option(of.flag, help=of.help_text(), metavar=metavar, rich_help_panel=of.group, show_default=False)
+    option = typer.Option(
+        of.flag,
+        help=of.help_text(),
+        metavar=metavar,
+        rich_help_panel=of.group,
+        show_default=False,
+        autocompletion=lambda: list(of.choices),
+    )
     return Annotated[list[str] | None, option] if of.is_repeatable else Annotated[str | None, option]
 
 

@@ -33,7 +33,10 @@ def history(
     until: Annotated[str | None, typer.Option("--until", help="The last day, YYYY-MM-DD.")] = None,
     table: Annotated[str | None, typer.Option("--table", help="Only job runs of this source table.")] = None,
     status: Annotated[
-        str | None, typer.Option("--status", help=f"Only job runs with this status: {', '.join(ENDS)}.")
+        str | None,
+        typer.Option(
+            "--status", autocompletion=lambda: list(ENDS), help=f"Only job runs with this status: {', '.join(ENDS)}."
+        ),
     ] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:

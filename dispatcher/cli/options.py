@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from compactor.catalog.compact_when import Preset
 from compactor.model.names import ContentType
 
 
@@ -62,6 +63,7 @@ DefaultPolicyOption = Annotated[
     str | None,
     typer.Option(
         "--default-policy",
+        autocompletion=lambda: list(Preset),
         help="The policy of tables without `compact_when`: JSON, or a preset. Left out: they are left alone. Tables "
         "without primary keys are only watched, if it is `manual`.",
     ),

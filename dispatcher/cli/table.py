@@ -5,7 +5,7 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from compactor.catalog.feed import parse_feed
+from compactor.catalog.feed import FeedFormat, parse_feed
 from compactor.changes.appending import AppendedChanges
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import SystemClock
@@ -13,7 +13,7 @@ from compactor.model.errors import Invalid
 from compactor.model.names import ContentType, LifecycleState, Operation, counted, render_partition
 from compactor.planning.table_figures import read_figures
 from compactor.publishing.publication import columns_left_out, lags, publishers_of, reasons_against_publishing
-from compactor.reading.scan import Scan
+from compactor.reading.scan import VIEWS, Scan
 from compactor.schemas.cast import python_rows
 from dispatcher.cli.expressions import parse_filters, parse_schema_option
 from dispatcher.cli.options import ContentTypeOption, CopyOption, Output, OutputOption, PartitionOption, TableArgument
@@ -141,8 +141,9 @@ def append(
     changes: Annotated[
         str | None,
         typer.Option(
+            autocompletion=lambda: [*FeedFormat, "property"],
             help="The files are of a change feed: `dms`, `debezium`, `maxwell`, `canal`, `ops`, JSON such as "
-            '{"format":"ops","column":"what"}, or `property`: as the table says. Rows find their partitions.'
+            '{"format":"ops","column":"what"}, or `property`: as the table says. Rows find their partitions.',
         ),
     ] = None,
     quarantine: Annotated[
@@ -293,7 +294,11 @@ def scan(
         str | None, typer.Option(help="A time in ISO 8601, or an entry number of the log of one partition.")
     ] = None,
     view: Annotated[
-        str, typer.Option(help="compacted, or merged, which includes deltas that are not compacted yet.")
+        str,
+        typer.Option(
+            autocompletion=lambda: list(VIEWS),
+            help="compacted, or merged, which includes deltas that are not compacted yet.",
+        ),
     ] = "compacted",
     limit: Annotated[int, typer.Option(min=0, help="Largest number of rows to show; 0: all.")] = 20,
     row_filter: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -94,9 +95,15 @@ def _loaded(arguments: Sequence[str], folder: Path) -> str:
         (("lithify", "cl"), ["clusters"]),
         (("lithify", "table", "re"), ["retract", "release", "restore"]),
         (("lithify", "table", "list", "--l"), ["--lake"]),
+        (("lithify", "status", "--output", ""), ["text", "json", "jsonl"]),
+        (("lithify", "table", "scan", "--view", ""), ["compacted", "merged"]),
+        (("lithify", "table", "append", "--changes", "d"), ["dms", "debezium"]),
+        (("lithify", "history", "--status", "re"), ["rejected"]),
+        (("lithify", "dispatch", "--drain-jobs", ""), ["auto", "leave", "stop"]),
+        (("lithify", "keeper", "plan", "--default-policy", "ma"), ["manual"]),
     ],
 )
-def test_bash_completes_verbs_and_options(words: Sequence[str], offered: Sequence[str]) -> None:
+def test_bash_completes_verbs_options_and_their_values(words: Sequence[str], offered: Sequence[str]) -> None:
     quoted = " ".join(f"'{word}'" for word in words)
     program = (
         f'eval "$({LITHIFY} --show-completion)"; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; '
@@ -104,6 +111,17 @@ def test_bash_completes_verbs_and_options(words: Sequence[str], offered: Sequenc
     )
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == offered
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_complete_values_by_what_their_completion_asks(shell: str) -> None:
+    asks = {
+        "_LITHIFY_COMPLETE": f"complete_{shell}",
+        "_TYPER_COMPLETE_ARGS": "lithify table scan --view m",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    done = subprocess.run([LITHIFY], env={**os.environ, **asks}, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == (["merged"] if shell == "fish" else ["_arguments", "'*:", ':(("merged"))\''])
 
 
 def test_ctrl_c_while_the_options_are_read_is_one_sentence(
@@ -138,6 +156,22 @@ def test_kernels_that_are_compiled_are_announced_and_counted(caplog: pytest.LogC
         with event.trigger_event("numba:compile"), event.trigger_event("numba:compile"):
             pass
     announced = [record.getMessage() for record in caplog.records if record.name == "compactor.engine.in_process"]
-    assert all("`lithify warm`" in line for line in announced)
-    first, second = (int(re.findall(r"\((\d+) compiled\)", line)[0]) for line in announced)
+    assert all("`lithify warm`" in line and "(0" not in line for line in announced)
+    first, second = (int("".join(re.findall(r"\((\d+) are done\)", line)) or 0) for line in announced)
     assert second == first + 10
+
+
+def test_a_warm_environment_compiles_nothing_and_says_nothing_of_it(tmp_path: Path) -> None:
+    program = """
+import pyarrow as pa
+from lithify import DeltaCatalog, compact
+lake = DeltaCatalog.open("lake")
+table = lake.create_table("ACME.A.V1", primary_keys=["id"])
+for operation, ids in (("upsert", [1, 2]), ("delete", [2]), ("upsert", [3])):
+    table.append({}, pa.table({"id": ids, "name": ["a"] * len(ids)}), operation=operation)
+    compact("ACME.A.V1", delta_catalog_client=lake, max_dead_row_share=0.0)
+assert table.scan().to_table().num_rows == 2
+"""
+    subprocess.run([LITHIFY, "warm"], check=True)
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stderr == ""

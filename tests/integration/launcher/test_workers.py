@@ -115,7 +115,7 @@ def test_the_first_compilation_of_kernels_on_a_machine_is_announced(place: Place
     place.workers.notify_compiling = told.append
     place.workers.start()
     wait_until(lambda: bool(told))
-    what = "compiling kernels for this processor, once, for about half a minute (0 compiled)"
+    what = "compiling kernels for this processor, once, for about half a minute"
     (pid,) = place.workers.process_ids
     assert told == [f"worker process {pid}: {what}; `lithify warm` does it beforehand"]
 
