@@ -46,6 +46,17 @@ def test_every_diagram_is_drawn_and_no_other_host_is_asked(browser: Browser, sit
     assert {url for url in asked if not url.startswith((site, "data:", "blob:"))} == set()
 
 
+def test_a_table_of_words_is_read_downward_on_a_phone(browser: Browser, site: str) -> None:
+    right_edges = "cells => cells.map(each => each.getBoundingClientRect().right)"
+    with browser.new_context(viewport={"width": 390, "height": 844}) as context:
+        page = context.new_page()
+        for path in ("operate/waits", "guide/keys", "operate/run"):
+            page.goto(f"{site}{path}/")
+            edges = page.eval_on_selector_all("article table:has(th:nth-child(3):last-child) :is(th, td)", right_edges)
+            assert len(edges) > 9, path
+            assert max(edges) <= 390, path
+
+
 def test_a_page_without_a_diagram_loads_no_mermaid(browser: Browser, site: str) -> None:
     asked = set[str]()
     with browser.new_context() as context:
