@@ -133,6 +133,14 @@ class Column:
 
 PARTITION = Column("partition", show=partition_text)
 STATUS = Column("status", style=status_style)
+OF_SESSION = (
+    Column("delta_rows", "delta", count_text),
+    Column("rows_out", "after", count_text),
+    Column("rows_deduplicated", "deduplicated", count_text),
+    Column("rows_deleted", "deleted", count_text),
+    Column("seconds", show=seconds_text),
+    Column("expected_sla", "expected", seconds_text),
+)
 
 
 def plain(*keys: str) -> tuple[Column, ...]:

@@ -22,18 +22,9 @@ from dispatcher.cli.output import answer_records, parse_partition, write_lines
 from dispatcher.cli.plan import NOTHING_TO_DO
 from dispatcher.cli.table_places import LakePlace
 from dispatcher.clients import CommandDependencies
-from dispatcher.layout import PARTITION, Column, count_text, partition_text, printable, seconds_text
+from dispatcher.layout import OF_SESSION, PARTITION, Column, count_text, partition_text, printable
 
-_COLUMNS = (
-    PARTITION,
-    Column("rows_before", "before", count_text),
-    Column("delta_rows", "delta", count_text),
-    Column("rows_out", "after", count_text),
-    Column("rows_deduplicated", "deduplicated", count_text),
-    Column("rows_deleted", "deleted", count_text),
-    Column("seconds", show=seconds_text),
-    Column("expected_sla", "expected", seconds_text),
-)
+_COLUMNS = (PARTITION, Column("rows_before", "before", count_text), *OF_SESSION)
 
 
 def compact_table(

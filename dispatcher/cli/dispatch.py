@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from inspect import Parameter, Signature
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -129,19 +130,12 @@ def _signature() -> Signature:
 
 
 def _annotation(of: OptionField) -> object:
+    option = partial(typer.Option, of.flag, help=of.help_text(), rich_help_panel=of.group, show_default=False)
     if of.value_type is bool:
-        option = typer.Option(of.flag, help=of.help_text(), rich_help_panel=of.group, show_default=False)
-        return Annotated[bool | None, option]
+        return Annotated[bool | None, option()]
     metavar = _METAVARS.get(of.value_type) or "|".join(of.choices)
-    option = typer.Option(
-        of.flag,
-        help=of.help_text(),
-        metavar=metavar,
-        rich_help_panel=of.group,
-        show_default=False,
-        autocompletion=lambda: list(of.choices),
-    )
-    return Annotated[list[str] | None, option] if of.is_repeatable else Annotated[str | None, option]
+    text = option(metavar=metavar, autocompletion=lambda: list(of.choices))
+    return Annotated[list[str] | None, text] if of.is_repeatable else Annotated[str | None, text]
 
 
 dispatch.context_settings = {"ignore_unknown_options": True, "allow_extra_args": True}  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ from compactor.model.names import counted
 from compactor.storage.location import parse_location
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
-from dispatcher.cli.options import Output, OutputOption
+from dispatcher.cli.options import Output, OutputOption, TablesArgument
 from dispatcher.cli.output import answer_records, print_error
 from dispatcher.cli.table_places import LakePlace, check_exists
 from dispatcher.layout import Column, counts, time_text
@@ -45,10 +45,7 @@ _COLUMNS = (
 
 def gc(
     lake: LakePlace,
-    table: Annotated[
-        list[str] | None,
-        typer.Argument(help="Tables, OWNER.NAME.Vn. Default: all tables of the lake.", metavar="TABLE..."),
-    ] = None,
+    table: TablesArgument = None,
     grace_hours: Annotated[
         float | None,
         typer.Option(

@@ -29,6 +29,7 @@ from dispatcher.cli.options import (
     RegionOption,
     S3EndpointOption,
     StateOption,
+    TablesArgument,
 )
 from dispatcher.cli.output import answer, answer_records, print_error
 from dispatcher.cli.plan import PlannedCluster
@@ -207,9 +208,7 @@ _PLAN_COLUMNS = (
 def plan(
     dependencies: CommandDependencies,
     places: KeeperPlaces,
-    table: Annotated[
-        list[str] | None, typer.Argument(help="Tables. Default: all tables of the lake.", metavar="TABLE...")
-    ] = None,
+    table: TablesArgument = None,
     default_policy: DefaultPolicyOption = None,
     cluster: ClusterOption = PlannedCluster.LOCAL,
     price_file: PricesOption = None,
@@ -296,9 +295,7 @@ _LOG_COLUMNS = (
 def log(
     dependencies: CommandDependencies,
     places: KeeperPlaces,
-    table: Annotated[
-        list[str] | None, typer.Argument(help="Tables. Default: all tables of the lake.", metavar="TABLE...")
-    ] = None,
+    table: TablesArgument = None,
     limit: Annotated[int, typer.Option(min=1, help="Most decisions of a table to show, the latest.")] = 50,
     output: OutputOption = Output.TEXT,
 ) -> None:

@@ -48,6 +48,9 @@ VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show Spark's sta
 TableArgument = Annotated[
     str, typer.Argument(help="The table, OWNER.NAME.Vn; for example ACME.ORDERS.V1.", metavar="TABLE")
 ]
+TablesArgument = Annotated[
+    list[str] | None, typer.Argument(help="Tables, OWNER.NAME.Vn. Default: all tables of the lake.", metavar="TABLE...")
+]
 PartitionOption = Annotated[
     list[str] | None,
     typer.Option("--partition", "-p", help="A partition key and its value; once for each key.", metavar="KEY=VALUE"),

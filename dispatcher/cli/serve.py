@@ -103,7 +103,12 @@ def serve(
         url = f"http://{name}:{port}"
         typer.echo(f"Job runs and tables: {url}/\nIceberg REST catalog: {url}/iceberg", err=True)
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, date_header=False, lifespan="off"
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            h11_max_incomplete_event_size=1_000_000,  # bytes of an address: a long id is unknown, as others are
         )
         with bounded_memory(), listening:
             uvicorn.Server(config).run(sockets=[listener])

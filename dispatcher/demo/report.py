@@ -24,12 +24,12 @@ from dispatcher.demo.scenario import ORDERS_JOB_RUN, instruction_for, write_inst
 from dispatcher.demo.stand_ins import AWS_VARIABLES, HOST, REGION
 from dispatcher.layout import (
     HEADING,
+    OF_SESSION,
     PARTITION,
     Column,
     Line,
     count_text,
     data_columns,
-    seconds_text,
     table_lines,
     word_text,
 )
@@ -42,16 +42,7 @@ def _place(cluster: object) -> str:
     return word_text(cluster).partition(",")[0]
 
 
-_SESSION_COLUMNS = (
-    PARTITION,
-    Column("delta_rows", "delta", count_text),
-    Column("rows_out", "after", count_text),
-    Column("rows_deduplicated", "deduplicated", count_text),
-    Column("rows_deleted", "deleted", count_text),
-    Column("seconds", show=seconds_text),
-    Column("expected_sla", "expected", seconds_text),
-    Column("cluster", "place", _place),
-)
+_SESSION_COLUMNS = (PARTITION, *OF_SESSION, Column("cluster", "place", _place))
 
 
 def sessions_table(views: Sequence[JobRunView], width: int | None) -> Iterator[Line]:

@@ -127,15 +127,13 @@ async def _no_page(request: Request, error: HTTPException) -> Response:
         if error.status_code == HTTPStatus.NOT_FOUND
         else error.detail
     )
-    if request.url.path.startswith("/api/"):
-        return _problem(error.status_code, reason, error.headers or {})
-    return HTMLResponse(Renderer.problem(error.status_code, reason), error.status_code, error.headers)
+    return _told(request, error.status_code, reason, error.headers)
 
 
 async def _malformed(request: Request, error: RequestValidationError) -> Response:
     if request.url.path.startswith("/api/"):
         return await request_validation_exception_handler(request, error)
-    return HTMLResponse(Renderer.problem(400, f"the address is wrong: {error.errors()[0]['msg']}"), 400)
+    return _told(request, 400, f"the address is wrong: {error.errors()[0]['msg']}")
 
 
 async def _failed(request: Request, error: LithifyError) -> Response:
@@ -143,9 +141,13 @@ async def _failed(request: Request, error: LithifyError) -> Response:
     status = 503
     if isinstance(error, Invalid):
         status = 404 if str(error).startswith("there is no ") or " was dropped at " in str(error) else 400
+    return _told(request, status, str(error))
+
+
+def _told(request: Request, status: int, reason: str, headers: Mapping[str, str] | None = None) -> Response:
     if request.url.path.startswith("/api/"):
-        return _problem(status, str(error), {})
-    return HTMLResponse(Renderer.problem(status, str(error)), status)
+        return _problem(status, reason, headers or {})
+    return HTMLResponse(Renderer.problem(status, reason), status, headers)
 
 
 # --------------------------------------------------------------------------------------------------------------- pages
@@ -230,8 +232,8 @@ def _add_api(app: FastAPI, readings: Readings, feed: EventsFeed | None) -> None:
         reading = readings.history()
         ended = {each.job_run_id for each in reading.value}
         opened = [each for each in readings.now().value.open_job_runs if each.job_run_id not in ended]
-        views = [*opened, *reading.value]
-        return _as_read(reading, {"job_runs": [each.model_dump(mode="json", exclude={"sessions"}) for each in views]})
+        views = [each.model_dump(mode="json", exclude={"sessions"}) for each in (*opened, *reading.value)]
+        return _as_read(reading, {"job_runs": views})
 
     @app.get("/api/v1/job_runs/{job_run_id:path}", responses=_ONE)
     def job_run(job_run_id: str) -> dict[str, Any]:
@@ -241,6 +243,7 @@ def _add_api(app: FastAPI, readings: Readings, feed: EventsFeed | None) -> None:
         run, result = reading.value, reading.value.result
         shown = {
             "courses": {session_id: asdict(course) for session_id, course in run.courses.items()},
+            "ended_shards": [{**asdict(each), "outcome": each.outcome.model_dump(mode="json")} for each in run.shards],
             "plans": [{"partition": name, **plan.model_dump(mode="json")} for name, plan in run.plans],
             "events": [each.event.model_dump(mode="json") for each in run.events],
             "result": None if result is None else result.model_dump(mode="json"),
@@ -320,12 +323,8 @@ def _as_read(reading: Reading[Any], value: Mapping[str, Any]) -> dict[str, Any]:
 def _signal(signal: LastSignal) -> dict[str, Any]:
     """`silent_seconds`, `workers`: None where its sign of life cannot be read."""
     sign = signal.sign
-    return {
-        "owner": signal.owner,
-        "signalled_at_ms": signal.at_ms,
-        "silent_seconds": None if sign is None else sign.silent_seconds,
-        "workers": None if sign is None else sign.workers,
-    }
+    told = {name: None if sign is None else getattr(sign, name) for name in ("silent_seconds", "workers")}
+    return {"owner": signal.owner, "signalled_at_ms": signal.at_ms, **told}
 
 
 def _streams(table: OneTable) -> list[dict[str, Any]]:

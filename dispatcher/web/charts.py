@@ -11,12 +11,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
+from compactor.model.names import counted
 from compactor.planning.time_model import SLA_BUFFER
-from dispatcher.layout import partition_text, printable
+from dispatcher.layout import partition_text, printable, time_text
 from dispatcher.operations.status import JobRunView, SessionView
 from dispatcher.records.lag_samples import LagHour
-from dispatcher.web.job_run_course import Attempt, Course
+from dispatcher.web.job_run_course import Attempt, Course, EndedShard
 
 _WIDTH, _ROW, _TOP = 1000.0, 26.0, 24.0
 _LABEL, _SECONDS = 240.0, 90.0
@@ -41,21 +43,13 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Segment:
-    """The end of a round within a bar."""
-
-    x: float
-    title: str
-
-
-@dataclass(frozen=True)
 class GanttRow:
-    """`seconds`: those that the status of the session shows."""
+    """`segments`: ends of rounds, each with its title. `seconds`: those that the status of the session shows."""
 
     y: float
     name: str
     bars: tuple[Bar, ...]
-    segments: tuple[Segment, ...]
+    segments: tuple[tuple[float, str], ...]
     expected_x: float | None
     seconds: str
 
@@ -67,8 +61,8 @@ class Gantt:
     ticks: tuple[tuple[float, str], ...]
 
 
-def gantt_of(view: JobRunView, courses: Mapping[str, Course]) -> Gantt:
-    """What has not ended goes on until the job run's end, or until it was read."""
+def gantt_of(view: JobRunView, courses: Mapping[str, Course], shards: Sequence[EndedShard] = ()) -> Gantt:
+    """What has not ended goes on until the job run's end, or until it was read. `shards`: rows below the sessions."""
     begin_ms, end_ms = view.accepted_at_ms, view.accepted_at_ms + view.seconds * 1000
     expected_ms = {
         session.session_id: courses[session.session_id].attempts[-1].launching_at_ms + session.expected_sla * 1000
@@ -87,12 +81,16 @@ def gantt_of(view: JobRunView, courses: Mapping[str, Course]) -> Gantt:
         course = courses.get(session.session_id, Course())
         bars = tuple(_bars(begin_ms, end_ms, session, course.attempts or _attempts_of(session, end_ms), x))
         segments = tuple(
-            Segment(x(each.ended_at_ms), f"round {each.number}: {seconds_words(each.seconds)}")
-            for each in course.rounds
+            (x(each.ended_at_ms), f"round {each.number}: {seconds_words(each.seconds)}") for each in course.rounds
         )
         expected_x = x(expected_ms[session.session_id]) if session.session_id in expected_ms else None
         name = partition_text(dict(session.partition))
         rows.append(GanttRow(number * _ROW + _TOP, name, bars, segments, expected_x, seconds_words(session.seconds)))
+    for each in shards:
+        took, status = seconds_words((each.ended_at_ms - each.opened_at_ms) / 1000), each.outcome.status
+        kind, what = "ended" if status == "succeeded" else status, counted(each.outcome.sessions, "session")
+        bar = _bar(x, each.opened_at_ms, each.ended_at_ms, kind, f"{what}, {status}")
+        rows.append(GanttRow(len(rows) * _ROW + _TOP, f"shard {each.number + 1}", (bar,), (), None, took))
     ticks = tuple((x(begin_ms + at * 1000), seconds_words(at)) for at in _tick_seconds(span_ms / 1000))
     return Gantt(len(rows) * _ROW + _TOP + 10, tuple(rows), ticks)
 
@@ -113,13 +111,15 @@ def _attempts_of(session: SessionView, end_ms: float) -> list[Attempt]:
     return [Attempt(session.attempt, launched_at_ms, launched_at_ms)]
 
 
+def _bar(x: Callable[[float], float], from_ms: float, to_ms: float, kind: str, what: str) -> Bar:
+    title = f"{what}: {seconds_words(max(to_ms - from_ms, 0) / 1000)}"
+    return Bar(x(from_ms), max(round(x(to_ms) - x(from_ms), 2), _WIDTH_MIN), kind, title)
+
+
 def _bars(
     begin_ms: int, end_ms: float, session: SessionView, attempts: Sequence[Attempt], x: Callable[[float], float]
 ) -> Iterator[Bar]:
-    def bar(from_ms: float, to_ms: float, kind: str, what: str) -> Bar:
-        title = f"{what}: {seconds_words(max(to_ms - from_ms, 0) / 1000)}"
-        return Bar(x(from_ms), max(round(x(to_ms) - x(from_ms), 2), _WIDTH_MIN), kind, title)
-
+    bar = partial(_bar, x)
     waits_from_ms: float = begin_ms if not attempts or attempts[0].number == 1 else attempts[0].launching_at_ms
     for attempt in attempts:
         if attempt.launching_at_ms > waits_from_ms:
@@ -224,7 +224,7 @@ def usd_words(amount: float | None) -> str:
     return NOTHING if amount is None else f"${amount:,.2f}" if amount >= 1 or amount == 0 else f"${amount:,.4f}"
 
 
-_WIDTH, _HEIGHT, _LEFT = 1000.0, 180.0, 60.0
+_HEIGHT, _LEFT = 180.0, 60.0
 _TICKS_Y = 3
 _GAP_MS = 3 * 3_600_000
 """Time between two samples from which on the line is broken: no keeper was looking."""
@@ -268,7 +268,7 @@ def lag_plot(hours: Sequence[LagHour]) -> LagPlot | None:
     worst = max(hours, key=lambda hour: hour.lag_seconds)
     late = sum(hour.lag_bound_seconds is not None and hour.lag_seconds > hour.lag_bound_seconds for hour in hours)
     words = (
-        f"At most {seconds_words(worst.lag_seconds)}, in the hour from {iso_text(worst.at_ms)[:16]} UTC on; above its "
+        f"At most {seconds_words(worst.lag_seconds)}, in the hour from {time_text(worst.at_ms)} UTC on; above its "
         f"bound in {late:,} of {len(hours):,} hours."
     )
     bound_y = None if bound is None else y(bound)

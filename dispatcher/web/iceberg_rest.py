@@ -104,11 +104,8 @@ class IcebergRestCatalog:
     def _answer(self, request: Request) -> Answer:
         parts = [unquote(part) for part in request.path.strip("/").split("/")]
         if parts == ["v1", "oauth", "tokens"]:
-            raise _Refused(
-                HTTPStatus.NOT_FOUND,
-                "NotFoundException",
-                "this catalog issues no tokens: use it without authorization, or with the bearer token of the server",
-            )
+            message = "this catalog issues no tokens: use it without authorization, or with the server's bearer token"
+            raise _Refused(HTTPStatus.NOT_FOUND, "NotFoundException", message)
         if request.method in _WRITES:
             raise _Refused(HTTPStatus.FORBIDDEN, "ForbiddenException", _READ_ONLY)
         if request.method not in ("GET", "HEAD"):
@@ -126,8 +123,7 @@ class IcebergRestCatalog:
         lake, overrides = self._lake, dict[str, JsonValue]()
         if warehouse:
             if warehouse.rstrip("/") not in (lake.name, lake.location.root_uri):
-                known = f"{lake.name} ({lake.location.root_uri})"
-                message = f"there is no warehouse {warehouse}: leave it out, or name the lake of this server: {known}"
+                message = f"there is no warehouse {warehouse}: leave it out, or name that of this server: {lake.name}"
                 raise _Refused(HTTPStatus.NOT_FOUND, "NoSuchWarehouseException", message)
             overrides["prefix"] = self.prefix
         return _json({"defaults": file_settings(lake.location), "overrides": overrides, "endpoints": list(ENDPOINTS)})
@@ -170,8 +166,7 @@ class IcebergRestCatalog:
     def _load(self, namespace: str, name: str, request: Request) -> Answer:
         wanted = request.query.get("snapshots", "all")
         if wanted not in ("all", "refs"):
-            message = f"snapshots is {wanted!r}: write all or refs"
-            raise _Refused(HTTPStatus.BAD_REQUEST, "BadRequestException", message)
+            raise Invalid(f"snapshots is {wanted!r}: write all or refs")
         metadata = self._lake.newest(self._found(namespace, name))
         if metadata is None:
             raise _no_table(namespace, name)
@@ -199,9 +194,7 @@ class IcebergRestCatalog:
     def _check_namespace(self, namespace: str) -> None:
         """Raises 404 for a namespace that has no table."""
         if not any(table.namespace == namespace for table in self._lake.tables()):
-            message = (
-                f"there is no namespace {namespace}: it is the glue_database of published tables, or a lake's name"
-            )
+            message = f"there is no namespace {namespace}: it is a glue_database of published tables, or a lake's name"
             raise _Refused(HTTPStatus.NOT_FOUND, "NoSuchNamespaceException", message)
 
 
@@ -266,8 +259,7 @@ def _page_size(query: Mapping[str, str]) -> int:
     text = query.get("pageSize", str(PAGE_SIZE))
     digits = text.lstrip("0")
     if not (text.isascii() and digits.isdigit()):
-        message = f"pageSize is {text!r}: write a number from 1 on"
-        raise _Refused(HTTPStatus.BAD_REQUEST, "BadRequestException", message)
+        raise Invalid(f"pageSize is {text!r}: write a number from 1 on")
     return min(int(digits[:9]), PAGE_SIZE)  # one of thousands of digits is no int
 
 
@@ -279,8 +271,7 @@ def _name_of(token: str) -> str:
     try:
         return base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
     except ValueError as error:
-        message = f"pageToken {token!r} is not of this catalog: begin again without one"
-        raise _Refused(HTTPStatus.BAD_REQUEST, "BadRequestException", message) from error
+        raise Invalid(f"pageToken {token!r} is not of this catalog: begin again without one") from error
 
 
 def _etag(metadata: PublishedMetadata, settings: Mapping[str, JsonValue], wanted: str) -> str:

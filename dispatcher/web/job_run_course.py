@@ -1,7 +1,7 @@
 """The course of a job run's sessions: what each attempt waited for, when it was launched, its rounds and its end. Pure:
 made of the entries of the job-run log and of the session logs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from compactor.events.relay import Event
@@ -10,7 +10,7 @@ from compactor.sessions.session_log import RoundDone, SessionAction
 from dispatcher.operations.event_text import event_text
 from dispatcher.records.claims import JobRunLog
 from dispatcher.records.job_run_events import job_run_events, subject_of
-from dispatcher.records.job_run_log import JobRunAction, JobRunState
+from dispatcher.records.job_run_log import JobRunAction, JobRunOutcome, JobRunSharded, JobRunState, ShardEnded
 from dispatcher.records.keys import JobRunLogFolder
 from dispatcher.records.sessions import SessionEnded, SessionLaunched, SessionLaunching, SessionRetried, SessionStalled
 from launcher.outcomes import Cancelled, NothingToDo, Succeeded
@@ -88,6 +88,31 @@ def _note(
             attempt.is_cancelled = isinstance(action.end, Cancelled)
 
 
+@dataclass(frozen=True)
+class EndedShard:
+    """A part of a job run over many streams. `opened_at_ms`: from then on a dispatcher may take it."""
+
+    number: int
+    opened_at_ms: int
+    ended_at_ms: int
+    outcome: JobRunOutcome
+
+
+def ended_shards(entries: Sequence[Entry[JobRunAction]], accepted_at_ms: int) -> list[EndedShard]:
+    """In the order of their ends. Shards that were opened before these entries count from the acceptance on."""
+    opened: list[int] = []
+    found = []
+    for entry in entries:
+        for action in entry.actions:
+            if isinstance(action, JobRunSharded):
+                at_ms = entry.at_ms if opened or entries[0].number == 1 else accepted_at_ms
+                opened += [at_ms] * (action.opened - len(opened))
+            elif isinstance(action, ShardEnded):
+                opened_at_ms = opened[action.number] if action.number < len(opened) else accepted_at_ms
+                found.append(EndedShard(action.number, opened_at_ms, entry.at_ms, action.outcome))
+    return found
+
+
 def rounds_of(entries: Sequence[Entry[SessionAction]]) -> list[Round]:
     return [
         Round(action.round_number, action.attempt, entry.at_ms, action.seconds)
@@ -117,12 +142,3 @@ def events_of(
         for event in build(entry):
             what = event.type.removeprefix("lithify.").rpartition(".v")[0].replace(".", " ").replace("_", " ")
             yield ToldEvent(event, entry.at_ms, what, event_text(event.data))
-
-
-def shared_launches(attempts: Mapping[str, Sequence[Attempt]]) -> dict[str, list[str]]:
-    """Sessions of the job run that shared a launch, by the launch's id."""
-    found: dict[str, list[str]] = {}
-    for session_id, each in attempts.items():
-        for bundle in dict.fromkeys(attempt.bundle for attempt in each if attempt.bundle is not None):
-            found.setdefault(bundle, []).append(session_id)
-    return found

@@ -1,6 +1,5 @@
 """Dollars by day and table, from the history. A day that is over is read once."""
 
-import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,11 +50,10 @@ def day_of_money(day: str, job_runs: Iterable[EndedJobRun], failure: str | None 
 
 
 class MoneyHistory:
-    """Safe to share between threads."""
+    """For one thread at a time."""
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._lock = threading.Lock()
         self._closed: dict[str, DayOfMoney] = {}
 
     def of(self, now_ms: int) -> tuple[DayOfMoney, ...]:
@@ -63,15 +61,13 @@ class MoneyHistory:
         today = datetime.fromtimestamp(now_ms / 1000, UTC).date()
         first = (today - timedelta(days=DAYS_SHOWN - 1)).isoformat()
         days = [day for day in self._history.days() if first <= day <= day_of(now_ms)]
-        with self._lock:
-            known = {day: each for day, each in self._closed.items() if day >= first}
+        known = {day: each for day, each in self._closed.items() if day >= first}
         closed = frozenset(self._history.closed_days())
         unread = [day for day in days if day not in known]
         if unread:
             for read in self._history.read(unread[0], unread[-1]):
                 known.setdefault(read.day, day_of_money(read.day, read.job_runs, read.failure))
-        with self._lock:
-            self._closed = {day: each for day, each in known.items() if day in closed and each.failure is None}
+        self._closed = {day: each for day, each in known.items() if day in closed and each.failure is None}
         return tuple(known[day] for day in reversed(days) if day in known)
 
 
@@ -94,9 +90,7 @@ class MoneyColumn:
     width: float
     day: str
     bars: tuple[MoneyBar, ...]
-    expected_y: float
-    expected_height: float
-    expected_title: str
+    expected: MoneyBar
 
 
 @dataclass(frozen=True)
@@ -138,17 +132,10 @@ def money_chart(days: Sequence[DayOfMoney], caps: Mapping[str, float]) -> MoneyC
                 top -= height(usd)
                 bars.append(MoneyBar(round(top, 2), height(usd), colour, f"{day.day}, {table}: {usd_words(usd)}"))
         expected = day.total_expected_usd
-        columns.append(
-            MoneyColumn(
-                x=round(_LEFT + number * step + step * 0.15, 2),
-                width=round(min(step * 0.7, 60.0), 2),
-                day=day.day,
-                bars=tuple(bars),
-                expected_y=round(_HEIGHT - height(expected), 2),
-                expected_height=height(expected),
-                expected_title=f"{day.day}: {usd_words(expected)} expected",
-            )
-        )
+        title = f"{day.day}: {usd_words(expected)} expected"
+        outline = MoneyBar(round(_HEIGHT - height(expected), 2), height(expected), TABLES_SHOWN, title)
+        x, width = round(_LEFT + number * step + step * 0.15, 2), round(min(step * 0.7, 60.0), 2)
+        columns.append(MoneyColumn(x, width, day.day, tuple(bars), outline))
     ticks = tuple(
         (round(_HEIGHT - height(most * n / _TICKS), 2), usd_words(most * n / _TICKS)) for n in range(_TICKS + 1)
     )

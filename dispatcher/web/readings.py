@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from compactor.lake import DeltaCatalog
+from compactor.lake import DeltaCatalog, Table
 from compactor.log.durable_log import DurableLog
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, LithifyError
@@ -34,8 +34,9 @@ from dispatcher.records.pauses import Pause
 from dispatcher.records.result import ResultDocument, result_document
 from dispatcher.records.sessions import SessionPlanned
 from dispatcher.scheduling.limits import Limits
+from dispatcher.web import job_run_course as course
 from dispatcher.web.feed import Changed
-from dispatcher.web.job_run_course import Attempt, Course, ToldEvent, attempts_of, events_of, rounds_of, shared_launches
+from dispatcher.web.job_run_course import Attempt, Course, EndedShard, ToldEvent
 from dispatcher.web.money import DayOfMoney, MoneyHistory
 from dispatcher.web.shared import Commands, Rank, Reading, SharedReadings, latest_entries
 from dispatcher.web.table_readings import LagHistory, LogPage, OneTable, Tables, read_log_page, read_table, read_tables
@@ -56,10 +57,10 @@ SESSIONS_WITH_ROUNDS = 20
 """Sessions of a job run whose rounds are shown one by one."""
 
 DECISIONS_SHOWN = 20
-PLANS_SHOWN, ATTEMPTS_SHOWN = 50, 200
+PLANS_SHOWN, ATTEMPTS_SHOWN, SHARDS_SHOWN = 50, 200, 100
 
-_NOW, _HISTORY, _MONEY = "now", "history", "money"
-"""Names of readings, beside `_name_of_job_run` and `_name_of_table`."""
+_NOW, _HISTORY, _MONEY, _JOB_RUN, _TABLE = "now", "history", "money", "job run {}", "table {}"
+"""Names of readings."""
 
 MISSED_SECONDS = 86_400
 """Silence after which a keeper or an ingest that has given a sign of life is missed."""
@@ -122,12 +123,14 @@ class OneJobRun:
     Attributes:
         state: the fold of its log
         courses: by session
+        shards: those that have ended, the latest
         events: those of its log, the latest
         last_retry: the job run that runs it again; None: there is none"""
 
     view: JobRunView
     state: JobRunState
     courses: Mapping[str, Course]
+    shards: Sequence[EndedShard]
     events: tuple[ToldEvent, ...]
     last_retry: str | None
 
@@ -150,9 +153,9 @@ class OneJobRun:
         """Attempts of sessions that did not succeed at once."""
         return [
             (self.partition_of(session_id), attempt)
-            for session_id, course in self.courses.items()
-            if any(each.ended_at_ms and not each.ended_well and not each.is_cancelled for each in course.attempts)
-            for attempt in course.attempts
+            for session_id, one in self.courses.items()
+            if any(each.ended_at_ms and not each.ended_well and not each.is_cancelled for each in one.attempts)
+            for attempt in one.attempts
         ][-ATTEMPTS_SHOWN:]
 
     def partition_of(self, session_id: str) -> str:
@@ -162,8 +165,11 @@ class OneJobRun:
     @property
     def shared_launches(self) -> dict[str, list[str]]:
         """Partitions whose sessions shared a launch."""
-        shared = shared_launches({key: course.attempts for key, course in self.courses.items()})
-        return {bundle: [self.partition_of(each) for each in sessions] for bundle, sessions in shared.items()}
+        found: dict[str, list[str]] = {}
+        for session_id, each in self.courses.items():
+            for bundle in dict.fromkeys(attempt.bundle for attempt in each.attempts if attempt.bundle is not None):
+                found.setdefault(bundle, []).append(self.partition_of(session_id))
+        return found
 
 
 class Readings:
@@ -202,10 +208,10 @@ class Readings:
     def look_again(self, changed: Changed) -> None:
         """What an event names is read before the rest, when it is asked for next."""
         ended = (_HISTORY, _MONEY) if changed.has_ended else ()
-        for name in (_NOW, _name_of_job_run(changed.job_run_id), *ended):
+        for name in (_NOW, _JOB_RUN.format(changed.job_run_id), *ended):
             self._state.look_again(name)
         if changed.table_id is not None:
-            self._of_lake.look_again(_name_of_table(changed.table_id))
+            self._of_lake.look_again(_TABLE.format(changed.table_id))
 
     def now(self) -> Reading[Now]:
         return self._state.of(_NOW, self._now, Rank.OPEN_NOW)
@@ -223,11 +229,11 @@ class Readings:
 
     def job_run(self, job_run_id: str) -> Reading[OneJobRun]:
         """Raises `Invalid` if there is no such job run."""
-        return self._state.of(_name_of_job_run(job_run_id), lambda: self._job_run(job_run_id), Rank.ONE_THING)
+        return self._state.of(_JOB_RUN.format(job_run_id), lambda: self._job_run(job_run_id), Rank.ONE_THING)
 
     def tables(self) -> Reading[Tables]:
         def lag(table_id: str) -> TableLag:
-            return table_lag(self._lake.store, self._lake.table(table_id), self._clock)
+            return table_lag(self._lake.store, self._table(table_id), self._clock)
 
         return self._of_lake.of("tables", lambda: read_tables(self._lake.tables(), lag))
 
@@ -235,16 +241,16 @@ class Readings:
         """Raises `Invalid` if there is no such table."""
 
         def read() -> OneTable:
-            return read_table(self._lake.store, self._lake.table(table_id), self._clock)
+            return read_table(self._lake.store, self._table(table_id), self._clock)
 
-        return self._of_lake.of(_name_of_table(table_id), read, Rank.ONE_THING)
+        return self._of_lake.of(_TABLE.format(table_id), read, Rank.ONE_THING)
 
     def table_log(self, table_id: str, partition: str, before: int | None) -> Reading[LogPage]:
         """Raises `Invalid` if there is no such table or partition."""
         name = f"log {table_id} {partition} {before}"
 
         def read() -> LogPage:
-            return read_log_page(self._lake.table(table_id), partition, before)
+            return read_log_page(self._table(table_id), partition, before)
 
         return self._of_lake.of(name, read, Rank.ONE_THING)
 
@@ -262,18 +268,26 @@ class Readings:
         """Of 30 days."""
         return self._state.of(f"lag {table_id}", lambda: self._lag.of(table_id, self._clock.now_ms()))
 
+    def _table(self, table_id: str) -> Table:
+        """Without the place of the lake in what it raises: that is a path of the server's."""
+        try:
+            return self._lake.table(table_id)
+        except Invalid as error:
+            raise Invalid(str(error).replace(f" in {self._lake.location.root_uri}", "")) from error
+
     def _job_run(self, job_run_id: str) -> OneJobRun:
         view = view_job_run(self._records, job_run_id, self._clock)
         log = self._records.log(job_run_id if view.message_id is None else view.message_id)
         state, entries = log.load().state, latest_entries(log)
-        courses = {key: Course(attempts) for key, attempts in attempts_of(entries).items()}
+        courses = {key: Course(attempts) for key, attempts in course.attempts_of(entries).items()}
         for session in view.sessions[:SESSIONS_WITH_ROUNDS]:
             if session.rounds_done and session.session_id in courses:
                 session_log = self._records.session_log(job_run_id, session.session_id)
-                courses[session.session_id].rounds = rounds_of(latest_entries(session_log))
+                courses[session.session_id].rounds = course.rounds_of(latest_entries(session_log))
         last, _ = self._records.last_retry(job_run_id, state)
-        events = tuple(events_of(log, entries, state, view.accepted_at_ms))
-        return OneJobRun(view, state, courses, events, None if last == job_run_id else last)
+        shards = course.ended_shards(entries, view.accepted_at_ms)[-SHARDS_SHOWN:]
+        events = tuple(course.events_of(log, entries, state, view.accepted_at_ms))
+        return OneJobRun(view, state, courses, shards, events, None if last == job_run_id else last)
 
     def _now(self) -> Now:
         views = view_all(self._records, self._clock, ENDED_SHOWN)
@@ -314,21 +328,10 @@ class Readings:
     def _counted(self) -> QueueCounts | None:
         if self._queue is None:
             return None
+        messages = None
         try:
             messages = self._queue.messages_left()
-        except LithifyError as error:
-            return QueueCounts(None, None, str(error))
-        try:
             return QueueCounts(messages, self._queue.dead_letters().messages_left())
-        except Invalid:
-            return QueueCounts(messages, None)
         except LithifyError as error:
-            return QueueCounts(messages, None, str(error))
-
-
-def _name_of_job_run(job_run_id: str) -> str:
-    return f"job run {job_run_id}"
-
-
-def _name_of_table(table_id: str) -> str:
-    return f"table {table_id}"
+            has_none = messages is not None and isinstance(error, Invalid)
+            return QueueCounts(messages, None, None if has_none else str(error))

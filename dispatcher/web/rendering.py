@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -47,6 +48,7 @@ PAGES: Mapping[str, str] = {
 MISSES_SHOWN = 20
 _FOLDER = Path(__file__).parent
 _QUOTED = re.compile("`([^`]+)`")
+_TIME = re.compile(r"\b(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d)?)(?:\.\d+)?(?: UTC\b|Z\b|\+00:00)", re.ASCII)
 _LINK = re.compile(' href="/[^"]*"')
 
 
@@ -59,7 +61,6 @@ class Renderer:
     def __init__(self, readings: Readings, feed: EventsFeed | None = None) -> None:
         self._readings = readings
         self._feed = feed
-        self._environment = _environment()
 
     def page(self, name: str) -> str:
         match name:
@@ -86,7 +87,8 @@ class Renderer:
 
     def job_run(self, job_run_id: str) -> str:
         reading = self._readings.job_run(job_run_id)
-        return self._render("job_run", reading, gantt=gantt_of(reading.value.view, reading.value.courses))
+        run = reading.value
+        return self._render("job_run", reading, gantt=gantt_of(run.view, run.courses, run.shards))
 
     def table(self, table_id: str) -> str:
         """What is read beside the table's own logs may fail: the rest is shown."""
@@ -122,7 +124,7 @@ class Renderer:
         parts = [(name, _LINK.sub("", self._part(name))) for name in PAGES.values()]
         style = (_FOLDER / "static" / "page.css").read_text()
         now_ms = self._readings.now_ms()
-        return self._environment.get_template("snapshot.html").render(parts=parts, style=style, at_ms=now_ms)
+        return _environment().get_template("snapshot.html").render(parts=parts, style=style, at_ms=now_ms)
 
     def _part(self, name: str) -> str:
         """Of a snapshot: a page that cannot be read says why."""
@@ -133,22 +135,30 @@ class Renderer:
 
     @staticmethod
     def problem(status: int, reason: str) -> str:
-        template = _environment().get_template("problem.html")
-        return template.render(status=status, reason=reason, name="", reading=None, beside=(), feed=None)
+        return (
+            _environment()
+            .get_template("problem.html")
+            .render(status=status, reason=reason, name="", reading=None, beside=(), feed=None)
+        )
 
     def _render(self, name: str, reading: Reading[Any], beside: Sequence[Reading[Any]] = (), **values: object) -> str:
         """`beside`: readings that the page needs less than its own."""
-        return self._environment.get_template(f"{name}.html").render(
-            name=name,
-            reading=reading,
-            beside=beside,
-            value=reading.value,
-            commands=self._readings.commands,
-            feed=None if self._feed is None else self._feed.state,
-            **values,
+        return (
+            _environment()
+            .get_template(f"{name}.html")
+            .render(
+                name=name,
+                reading=reading,
+                beside=beside,
+                value=reading.value,
+                commands=self._readings.commands,
+                feed=None if self._feed is None else self._feed.state,
+                **values,
+            )
         )
 
 
+@cache
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(_FOLDER / "templates"),
@@ -157,8 +167,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         auto_reload=False,  # an upgrade of the package under a running server must not mix two releases
     )
-    environment.globals["sessions_shown"] = SESSIONS_SHOWN
-    environment.globals["menu"] = [(path, name) for path, name in PAGES.items()]
+    environment.globals |= {"sessions_shown": SESSIONS_SHOWN, "menu": list(PAGES.items())}
     environment.filters |= {
         "age": age_text,
         "count": count_text,
@@ -178,8 +187,9 @@ def _environment() -> Environment:
 
 
 def _prose(text: str) -> Markup:
-    """A sentence, with what it quotes as commands."""
-    return Markup(_QUOTED.sub(r"<code>\1</code>", str(escape(printable(text)))))
+    """A sentence, with what it quotes as commands, and its times as the script shows them in the reader's zone."""
+    quoted = _QUOTED.sub(r"<code>\1</code>", str(escape(printable(text))))
+    return Markup(_TIME.sub(r'<time datetime="\1T\2Z">\1 \2 UTC</time>', quoted))
 
 
 def _main(page: str) -> str:

@@ -11,7 +11,8 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
-from typing import Any, Generic, TypeVar
+from math import ceil
+from typing import Any, Generic, NoReturn, TypeVar
 
 from compactor.log.durable_log import DurableLog, Entry
 from compactor.log.keys import EntryObject
@@ -19,8 +20,8 @@ from compactor.model.background import soon
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
 from compactor.storage.keys import parse_any
-from compactor.storage.location import StoreLocation
-from compactor.storage.object_store import ObjectEntry, ObjectStore, UnfinishedWrite
+from compactor.storage.location import StoreLocation, key_bytes_max
+from compactor.storage.object_store import ObjectEntry, ObjectStore
 from dispatcher.records.keys import HistoryFile
 from dispatcher.records.pauses import Pause
 
@@ -98,8 +99,6 @@ KEPT_OBJECT_BYTES_MAX = 500_000
 _UNCHANGING = (EntryObject, HistoryFile)
 """Objects that are created once, and neither changed nor deleted."""
 
-_READ_ONLY = "the page only reads"
-
 
 class CountedStore:
     """`requests`: so far. Safe to share between threads."""
@@ -109,6 +108,7 @@ class CountedStore:
         self._lock = threading.Lock()
         self._kept: dict[str, bytes] = {}
         self._kept_bytes = 0
+        self._key_bytes_max = key_bytes_max(store.location)
         self.requests = 0
 
     @property
@@ -116,6 +116,8 @@ class CountedStore:
         return self._store.location
 
     def read(self, key: str) -> bytes | None:
+        if self._is_too_long(key):
+            return None
         with self._lock:
             kept = self._kept.pop(key, None)
             if kept is not None:
@@ -132,29 +134,19 @@ class CountedStore:
         return self._store.read_range(key, start, length)
 
     def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectEntry]:
-        return self._paged(self._store.list(prefix, start_after))
+        return iter(()) if self._is_too_long(prefix) else self._paged(self._store.list(prefix, start_after))
 
     def list_folders(self, prefix: str) -> Iterator[str]:
-        return self._paged(self._store.list_folders(prefix))
+        return iter(()) if self._is_too_long(prefix) else self._paged(self._store.list_folders(prefix))
 
-    def unfinished(self) -> Iterator[UnfinishedWrite]:
-        self._count()
-        return self._store.unfinished()
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise Denied("the page only reads")
 
-    def put_if_absent(self, key: str, body: bytes) -> bool:
-        raise Denied(f"{_READ_ONLY}, and would write {key} of {len(body)} bytes")
+    put_if_absent = overwrite = delete = delete_many = unfinished = give_up = _refuse
 
-    def overwrite(self, key: str, body: bytes) -> None:
-        raise Denied(f"{_READ_ONLY}, and would write {key} of {len(body)} bytes")
-
-    def delete(self, key: str) -> None:
-        raise Denied(f"{_READ_ONLY}, and would delete {key}")
-
-    def delete_many(self, keys: Sequence[str]) -> dict[str, str]:
-        raise Denied(f"{_READ_ONLY}, and would delete {len(keys)} objects")
-
-    def give_up(self, write: UnfinishedWrite) -> None:
-        raise Denied(f"{_READ_ONLY}, and would give up {write.name}")
+    def _is_too_long(self, key: str) -> bool:
+        """Nothing has such a key: an id that somebody typed is unknown."""
+        return len(key.encode()) > self._key_bytes_max
 
     def _keep(self, key: str, body: bytes) -> None:
         with self._lock:
@@ -182,10 +174,15 @@ SECONDS_MIN = 2.0
 NEXT_READING_MS = 20_000
 """From a reading of what is open now to the next one, while somebody looks (see `SharedReadings`)."""
 
+AHEAD_SECONDS = 3_600.0
+"""What was never read is read at once, as long as no more than the requests of this time are owed."""
+
 WATCHED_SECONDS = 60.0
 """Time without a viewer after which the next one waits until it is read."""
 
 READINGS_KEPT = 256
+NAME_CHARACTERS_MAX = 4_096
+"""Readings of longer names are of nothing that there is, cost no request, and are not kept."""
 
 ENTRIES_MAX = 400
 """Entries of a log that are shown, the latest: a page of them can be read."""
@@ -240,7 +237,7 @@ class SharedReadings:
 
     Worked, at 1.2 requests a second: a reading of 12 requests is followed by 10 s in which none of its rank is read
     again, whoever asks; by 20 s where the others need theirs. What was never read is read at once, and the overviews
-    pay for it.
+    pay for it, up to an hour ahead.
     """
 
     def __init__(
@@ -286,6 +283,8 @@ class SharedReadings:
                 raise kept.refused.with_traceback(None)
             if paid_by is None and before is not None:
                 return before
+            if paid_by is None and (seconds := self._seconds_owed() - AHEAD_SECONDS) > 0:
+                raise Unavailable(f"too much was asked for that was never read before: try again in {ceil(seconds)} s")
             kept.has_changed = False  # before it is read: what changes from here on is read next time
             requests = self.store.requests
             try:
@@ -320,6 +319,11 @@ class SharedReadings:
             ranks = (rank, Rank.OPEN_NOW) if kept.has_changed else (rank,)
             return next((each for each in ranks if self._owed[each] <= 0.0), None)
 
+    def _seconds_owed(self) -> float:
+        with self._lock:
+            self._settle()
+            return sum(self._owed.values()) / self._requests_a_second
+
     def _owe(self, requests: int, rank: Rank) -> None:
         with self._lock:
             self._settle()
@@ -342,7 +346,8 @@ class SharedReadings:
     def _place(self, name: str) -> _Kept:
         with self._lock:
             kept = self._kept.pop(name, None) or _Kept()
-            self._kept[name] = kept
+            if len(name) <= NAME_CHARACTERS_MAX:
+                self._kept[name] = kept
             while len(self._kept) > READINGS_KEPT:
                 self._kept.pop(next(iter(self._kept)))
             return kept

@@ -8,7 +8,6 @@ from compactor.model.names import counted
 from dispatcher.layout import age_text
 from dispatcher.operations.status import UNREADABLE, JobRunView
 from dispatcher.records.job_run_log import JobRunStatus
-from dispatcher.records.pauses import Pause
 from dispatcher.web.readings import Now
 from dispatcher.web.shared import Commands
 
@@ -38,7 +37,10 @@ def troubles_of(now: Now, commands: Commands, now_ms: int) -> list[PageTrouble]:
     """Those that stop everything first."""
     return [
         *_of_dispatchers(now, commands, now_ms),
-        *(_of_pause(pause, commands) for pause in now.pauses),
+        *(
+            PageTrouble(f"Paused: {each.scope} ({each.reason}).", each.at_ms or None, commands.resume(each))
+            for each in now.pauses
+        ),
         *_of_keepers(now, commands, now_ms),
         *_of_ingests(now, now_ms),
         *_of_dead_letters(now, commands, now_ms),
@@ -67,10 +69,6 @@ def _of_dispatchers(now: Now, commands: Commands, now_ms: int) -> Iterator[PageT
         elif each.sign.workers == 0 and not each.is_silent(now_ms):
             what = f"No worker of dispatcher {each.owner} runs: its small sessions have to start a Spark job."
             yield PageTrouble(what, each.at_ms)
-
-
-def _of_pause(pause: Pause, commands: Commands) -> PageTrouble:
-    return PageTrouble(f"Paused: {pause.scope} ({pause.reason}).", pause.at_ms or None, commands.resume(pause))
 
 
 def _of_keepers(now: Now, commands: Commands, now_ms: int) -> Iterator[PageTrouble]:

@@ -8,6 +8,7 @@ from fastapi.testclient import TestClient
 
 from compactor.lake import DeltaCatalog
 from compactor.publishing.published_lake import PublishedLake
+from compactor.storage.object_store import ObjectStore
 from dispatcher.web.app import Doors, create_app
 from dispatcher.web.iceberg_rest import IcebergRestCatalog
 from dispatcher.web.readings import Readings
@@ -22,9 +23,10 @@ HOST = "127.0.0.1:8642"
 class Served:
     """A page over the state of a desk."""
 
-    def __init__(self, folder: Path, token: str | None = None) -> None:
+    def __init__(self, folder: Path, token: str | None = None, state: ObjectStore | None = None) -> None:
+        """`state`: its store; None: one in memory."""
         self.clock = ManualClock(1_760_000_000_000)
-        self.state = FaultyStore(MemoryStore(self.clock))
+        self.state = FaultyStore(MemoryStore(self.clock) if state is None else state)
         self.desk = Desk(folder, clock=self.clock, state=self.state)
         (folder / "lake").mkdir(exist_ok=True)
         self.lake_store = FaultyStore(self.desk.lake.store)

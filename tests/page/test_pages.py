@@ -169,6 +169,17 @@ def test_times_are_in_the_zone_of_the_reader_with_utc_beside(browser: Browser, s
         hour, minute = (int(each) for each in re.findall(r"(\d\d):(\d\d)", utc)[0])
         local = (hour * 60 + minute + 330) % 1440
         assert f"{local // 60:02}:{local % 60:02}" in shown.inner_text()
+        page.evaluate(_A_SENTENCE)
+        sentence = page.locator("#sentence time")
+        assert (sentence.inner_text(), sentence.get_attribute("title")) == (
+            "09/10/2025, 15:30:00 (10:00 UTC)",
+            "2025-10-09 10:00:00 UTC",
+        )
+
+
+_A_SENTENCE = """() => {
+    document.body.insertAdjacentHTML("beforeend", '<p id="sentence">At most 12 min, in the hour from ' +
+        '<time datetime="2025-10-09T10:00:00Z">2025-10-09 10:00:00 UTC</time> on.</p>'); localTimes(); }"""
 
 
 def test_a_killed_dispatcher_is_shown_within_its_claim_time(browser: Browser, demo: Demo) -> None:

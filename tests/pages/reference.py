@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from itertools import groupby, pairwise
+from typing import Literal, get_args, get_origin
 
 import typer
 from pydantic import BaseModel
@@ -122,8 +123,11 @@ def _written(parameter: TyperArgument | TyperOption) -> str:
         return f"`{name}`" + ("" if parameter.required else " (optional)")
     names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
     taken = parameter.type_descriptor.annotation
+    choices: Iterable[object] = get_args(taken) if str(get_origin(taken)) == str(Literal) else ()
     if isinstance(taken, type) and issubclass(taken, StrEnum):
-        names += ": " + ", ".join(f"`{choice.value}`" for choice in taken)
+        choices = taken
+    if choices:
+        names += ": " + ", ".join(f"`{choice}`" for choice in choices)
     return names + (" (required)" if parameter.required else "")
 
 

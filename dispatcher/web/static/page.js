@@ -36,7 +36,8 @@ function lagPlot() {
   const colour = (name) => colours.getPropertyValue(name).trim();
   const line = (label, name, dash) => ({ label, stroke: colour(name), width: 1.5, dash, points: { show: false } });
   const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
-  const series = [{}, line("lag, s", "--run"), line("bound, s", "--bad", [6, 4]), line("published lag, s", "--good")];
+  const at = { label: "at", value: (_, seconds) => (seconds === null ? "–" : localText(new Date(seconds * 1000))) };
+  const series = [at, line("lag, s", "--run"), line("bound, s", "--bad", [6, 4]), line("published lag, s", "--good")];
   plot = new uPlot({ ...plotSize(holder), series, axes: [axis, { ...axis, size: 64 }] }, JSON.parse(holder.dataset.points), holder);
   plot.root.setAttribute("aria-hidden", "true");
   holder.querySelector("svg").classList.add("unseen");

@@ -81,7 +81,7 @@ def test_the_history_has_every_job_run_that_has_ended_the_latest_first(
     [
         (("--since", "yesterday"), "--since 'yesterday' is no day"),
         (("--since", "2026-11-02", "--until", "2026-11-01"), "is after"),
-        (("--status", "lost"), "--status 'lost' is none of succeeded, failed, cancelled, rejected"),
+        (("--status", "lost"), "'lost' is not one of 'succeeded', 'failed', 'cancelled', 'rejected'"),
     ],
 )
 def test_meaningless_options_are_refused(

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, MutableMapping
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import anyio
 import pytest
@@ -19,6 +20,8 @@ from compactor.lake import DeltaCatalog
 from compactor.log.durable_log import Entry
 from compactor.log.keys import EntryObject
 from compactor.model.errors import Denied, Invalid, Unavailable
+from compactor.storage.location import parse_location
+from compactor.storage.opening import open_store
 from dispatcher.cli.serve import serve
 from dispatcher.cli.table_places import LakePlace
 from dispatcher.clients import OPTIONS_FROM_ENVIRONMENT
@@ -73,7 +76,7 @@ def test_the_chart_of_a_job_run_has_the_seconds_of_its_status(served: Served) ->
     assert {name: answer[name] for name in status} == status
     html = served.page(f"/job-runs/{job_run_id}")
     assert html.count('<rect class="ended"') == len(status["sessions"]) == 1
-    assert f"{status['sessions'][0]['seconds']:.1f} s</text>" in html
+    assert f"{seconds_words(status['sessions'][0]['seconds'])}</text>" in html
 
 
 def test_a_job_run_shows_each_attempt_the_plans_arithmetic_and_its_events(served: Served) -> None:
@@ -250,10 +253,22 @@ def test_a_session_of_a_shard_that_runs_does_not_wait(served: Served) -> None:
     desk.tick_until(lambda: desk.cluster.running == 2)
     chart = served.page(f"/job-runs/{job_run_id}").partition("<svg")[2].partition("</svg>")[0]
     assert chart.count('<rect class="running"') == 2
+    assert "Shards that have ended" not in served.page(f"/job-runs/{job_run_id}")
     desk.records.log(job_run_id).append(lambda _: [CancelRequested(reason="not now")])
     desk.run()
     served.clock.sleep(60.0)
-    assert "Sessions of its shards are shown while they run" in served.page(f"/job-runs/{job_run_id}")
+    html, answer = (served.client.get(f"{path}/{job_run_id}") for path in ("/job-runs", "/api/v1/job_runs"))
+    assert "Sessions of its shards are shown while they run" in html.text
+    view, ended = answer.json()["shards"], answer.json()["ended_shards"]
+    assert len(ended) == view["ended"] == view["count"] > 1
+    assert {each["outcome"]["status"] for each in ended} == {"cancelled"}
+    bars = re.findall(r'<rect class="cancelled" x="([\d.]+)".*?<title>\d+ sessions?, cancelled: ([^<]*)<', html.text)
+    assert [took for _, took in bars] == [
+        seconds_words((each["ended_at_ms"] - each["opened_at_ms"]) / 1000) for each in ended
+    ]
+    assert len({x for x, _ in bars}) == 1, "all were opened at once"
+    rows = re.findall(rf'<tr><th scope="row">(\d+) of {view["count"]}</th>', html.text)
+    assert rows == [str(each["number"] + 1) for each in ended]
 
 
 def test_a_rejected_document_has_its_reasons_and_the_command_that_sends_it_again(served: Served) -> None:
@@ -295,6 +310,33 @@ def test_what_is_not_there_is_said_with_what_to_do(served: Served, path: str) ->
     assert answer.status_code == 404
     assert "there is no" in answer.text.lower()
     assert any(what in answer.text for what in ("lithify status", "check its id"))
+
+
+@pytest.mark.parametrize(
+    "strange", ["x" * 300, "x" * 3_000, "\u05d0" * 3_000, "a\0b", "a/b", "../../etc", "\u202e" * 200]
+)
+def test_an_id_of_any_length_is_unknown_and_no_answer_has_a_path_of_the_server(tmp_path: Path, strange: str) -> None:
+    (tmp_path / "state").mkdir()
+    served = Served(tmp_path, state=open_store(parse_location(str(tmp_path / "state"))))
+    served.desk.append([{"id": 1}])
+    asked, of_table = quote(strange, safe=""), ("", "/log", "/lag")
+    for path in (
+        f"/job-runs/{asked}",
+        f"/api/v1/job_runs/{asked}",
+        *(f"/tables/{asked}{each}" for each in of_table[:2]),
+        *(f"/api/v1/tables/{asked}{each}" for each in of_table),
+        f"/tables/{TABLE}/log?partition={asked}",
+        f"/api/v1/tables/{TABLE}/log?partition=day%3D{asked}",
+        f"/iceberg/v1/config?warehouse={asked}",
+        f"/iceberg/v1/namespaces/{asked}",
+        f"/iceberg/v1/namespaces/ACME/tables/{asked}",
+        f"/static/{asked}",
+        f"/{asked}",
+    ):
+        answer = served.client.get(path)
+        assert answer.status_code == 404, path
+        assert str(tmp_path) not in answer.text, path
+    served.desk.close()
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/api/v1/nothing", "/static/nothing.css"])

@@ -78,9 +78,9 @@ def test_the_bars_of_a_day_are_as_high_as_its_dollars_and_a_cap_is_a_line_on_the
     (column,) = chart.columns
     scale = sum(bar.height for bar in column.bars) / 70.0
     assert [round(bar.height / scale) for bar in column.bars] == [10] * TABLES_SHOWN + [20]
-    assert column.expected_height / scale == pytest.approx(35.0, abs=0.1)
+    assert column.expected.height / scale == pytest.approx(35.0, abs=0.1)
     ((cap_y, words),) = chart.caps
-    base = column.expected_y + column.expected_height
+    base = column.expected.y + column.expected.height
     assert (base - cap_y) / scale == pytest.approx(140.0, abs=0.1)
     assert words == "all tables: $140.00"
     assert money_chart([day_of_money("2026-01-01", [])], {}) is None

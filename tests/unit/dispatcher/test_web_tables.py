@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from html import unescape
+from math import ceil
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,7 +17,7 @@ from markupsafe import escape
 
 from compactor.log.durable_log import DurableLog
 from compactor.log.keys import EntryObject
-from compactor.model.errors import Denied
+from compactor.model.errors import Denied, Unavailable
 from dispatcher.keeper.decision_log import (
     DECISION_LOG,
     DecidedStream,
@@ -29,7 +30,7 @@ from dispatcher.keeper.decision_log import (
 from dispatcher.keeper.keys import DecisionLogFolder, lake_name
 from dispatcher.records.lag_samples import LagSample, close_lag_days, write_sample
 from dispatcher.web.readings import LAKE_REQUESTS_A_SECOND, STATE_REQUESTS_A_SECOND
-from dispatcher.web.shared import Commands
+from dispatcher.web.shared import AHEAD_SECONDS, Commands, SharedReadings
 from dispatcher.web.table_readings import ENTRIES_ON_A_PAGE
 from tests.fakes.dispatch_desk import TABLE
 from tests.fakes.served_page import Served
@@ -82,7 +83,8 @@ def test_the_lag_of_thirty_days_is_the_most_of_each_hour(served: Served) -> None
         (24 * HOUR_MS, 40.0),
     ], "of a day that is not over the last sample of an hour"
     html = served.page(f"/tables/{TABLE}")
-    assert "At most 12 min, in the hour from 2025-10-09T00:00 UTC on; above its bound in 1 of 3 hours." in html
+    worst = '<time datetime="2025-10-09T00:00:00Z">2025-10-09 00:00:00 UTC</time>'
+    assert f"At most 12 min, in the hour from {worst} on; above its bound in 1 of 3 hours." in html
     assert html.count('<polyline class="line"') == 3, "no line where no keeper was looking"
     drawn = re.search(r'data-points="([^"]+)"', html)
     assert drawn is not None
@@ -231,12 +233,29 @@ def test_what_is_dropped_or_damaged_is_not_shown_as_it_was(served: Served) -> No
     served.clock.sleep(300.0)
     for _ in range(3):
         gone = served.client.get(f"/tables/{OTHER}")
-        assert (gone.status_code, "was dropped at" in gone.text) == (404, True)
+        assert (gone.status_code, 'was dropped at <time datetime="' in gone.text) == (404, True)
     served.clock.sleep(300.0)
     for _ in range(3):
         html = served.page(f"/tables/{TABLE}")
         assert "Nothing newer can be read since" in html
         assert "does not hold what Lithify writes there" in html
+
+
+def test_what_was_never_read_is_read_at_once_for_an_hour_of_requests_and_no_further(served: Served) -> None:
+    def eleven_requests() -> None:
+        for number in range(11):
+            shared.store.read(str(number))
+
+    shared = SharedReadings(served.state, STATE_REQUESTS_A_SECOND, served.clock)
+    most = ceil(AHEAD_SECONDS * STATE_REQUESTS_A_SECOND / 11)
+    for number in range(most):
+        shared.of(f"thing {number}", eleven_requests)
+    with pytest.raises(Unavailable, match=r"never read before: try again in \d+ s"):
+        shared.of("another thing", eleven_requests)
+    assert shared.store.requests == 11 * most
+    assert shared.of(f"thing {most - 1}", eleven_requests).failure is None, "what was read is shown"
+    served.clock.sleep(60.0)
+    assert shared.of("another thing", eleven_requests).failure is None
 
 
 def test_looking_at_what_is_not_there_costs_no_more_than_the_rate(served: Served) -> None:
