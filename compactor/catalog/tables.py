@@ -61,13 +61,14 @@ if TYPE_CHECKING:
     from compactor.catalog.stream_schema import StreamSchemas
     from compactor.catalog.table_appends import Delta, TableAppends
 
-STREAMS_KEPT = 256
-"""Partition streams whose last fold a `Table` caches, so that a writer does not read a whole log for each delta."""
+STREAMS_KEPT = 640
+"""Partition streams whose last fold is cached, of a `Table`, and of all that a `DeltaCatalog` caches. So a writer does
+not read a whole log for each delta, nor a dispatcher once more those of the sessions that it has just found."""
 
 PROPERTIES_KNOWN_SECONDS = 60.0
 """Age of the cached properties of a `Table` at which a writer reads them again: one request."""
 
-TABLES_KEPT = 4
+TABLES_KEPT = 64
 """Tables that a `DeltaCatalog` caches, with their own caches: a session opens its tables several times."""
 
 
@@ -86,8 +87,10 @@ class OpenTables:
                 table = self._new_table(definition)
             table.refresh(definition)
             self._tables[definition.table_id] = table
-            while len(self._tables) > TABLES_KEPT:
-                self._tables.popitem(last=False)
+            streams = sum(each.streams_kept for each in self._tables.values())
+            while len(self._tables) > TABLES_KEPT or (streams > STREAMS_KEPT and len(self._tables) > 1):
+                _, oldest = self._tables.popitem(last=False)
+                streams -= oldest.streams_kept
         return table
 
     def forget(self, table_id: str) -> None:
@@ -285,6 +288,10 @@ class Table:
         from compactor.catalog.stream_schema import StreamSchemas
 
         return StreamSchemas(self.definition.schema)
+
+    @property
+    def streams_kept(self) -> int:
+        return len(self._streams)
 
     @property
     def table_id(self) -> str:

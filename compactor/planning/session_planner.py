@@ -7,10 +7,12 @@ from typing import Self
 
 import pyarrow as pa
 
-from compactor.catalog.snapshot import CompactedStream
+from compactor.catalog.keys import StreamFolder
+from compactor.catalog.snapshot import CompactedStream, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import DeltaCatalog, Table
 from compactor.kernels.sort_values import encoded_width
+from compactor.log.durable_log import LogState
 from compactor.model.errors import Invalid, refuse_if
 from compactor.model.names import ContentType, counted
 from compactor.planning.capacity import check_capacity
@@ -53,11 +55,17 @@ class PinnedSession:
         )
 
 
+StreamsRead = dict[StreamFolder, LogState[StreamSnapshot]]
+"""Streams as they were read a moment ago."""
+
+
 def pin_sessions(
     run: JobRunSpec,
     lake: DeltaCatalog,
     source: Table | None = None,
     partitions: Iterable[dict[str, str]] | None = None,
+    *,
+    read: StreamsRead | None = None,
 ) -> tuple[PinnedSession, ...]:
     """One session per partition stream that has an active stream version, in partition order.
 
@@ -66,13 +74,14 @@ def pin_sessions(
 
     Args:
         source: the job run's table, if it was just opened
-        partitions: those to compact, if they were just listed"""
+        partitions: those to compact, if they were just listed
+        read: of its source, those that were just read"""
     source = lake.table(run.source_table_id) if source is None else source
     destination = check_tables(run, lake, source)
 
     def pin(number_and_partition: tuple[int, dict[str, str]]) -> PinnedSession | None:
         number, partition = number_and_partition
-        return pin_stream(run, source, destination, partition, number)
+        return pin_stream(run, source, destination, partition, number, read=read)
 
     wanted = partitions_to_compact(run, source) if partitions is None else partitions
     found = run_concurrently(lake.location, pin, list(enumerate(wanted, 1)))
@@ -326,13 +335,16 @@ def pin_stream(
     partition: dict[str, str],
     number: int,
     until_ms: int | None = None,
+    *,
+    read: StreamsRead | None = None,
 ) -> PinnedSession | None:
     """The session of one partition; None: no stream version is active, so there is nothing to compact.
 
     Args:
-        until_ms: the source is pinned to the last entry written until then; None: to its last entry"""
+        until_ms: the source is pinned to the last entry written until then; None: to its last entry
+        read: streams of the source that were just read"""
     stream, written = source.stream(partition), destination.stream(partition)
-    now = at = stream.load()
+    now = at = (read or {}).get(stream.folder) or stream.load()
     if until_ms is not None and now.at_ms > until_ms:
         at = stream.load(as_of=stream.log.entry_number_at(until_ms))
     active = at.state.active

@@ -22,7 +22,14 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Invalid, refuse_if
 from compactor.model.files import DataFile
 from compactor.model.names import Operation
-from compactor.planning.session_planner import PinnedSession, check_tables, in_order, pin_sessions, streams_to_compact
+from compactor.planning.session_planner import (
+    PinnedSession,
+    StreamsRead,
+    check_tables,
+    in_order,
+    pin_sessions,
+    streams_to_compact,
+)
 from compactor.planning.spec import JobRunSpec
 from compactor.schemas.unify import unify_schemas
 from compactor.tabular import TabularFile, read_schema
@@ -41,20 +48,23 @@ def check_against_lake(
     table: Table,
     may_read: Callable[[str], bool] | None = None,
     listed: Sequence[dict[str, str]] | None = None,
+    read: StreamsRead | None = None,
 ) -> tuple[str, ...]:
     """Every reason why this job run can never work on the lake as it is; empty if there is none.
 
     Args:
         table: its source
         may_read: whether a file with this absolute URI may be opened here, or is passed over; None: every file may
-        listed: the first of the partitions of a job run that names none, if they were just listed"""
+        listed: the first of the partitions of a job run that names none, if they were just listed
+        read: to which the streams that are read here are added"""
     reasons: list[str] = []
     if job_run.partitions is not None:
         streams, reasons = table.look_up(job_run.partitions)
     else:
         first = islice(streams_to_compact(job_run, table), STREAMS_CHECKED_MAX) if listed is None else listed
         streams = [table.stream(partition) for partition in first]
-    return (*reasons, *_check_columns(job_run, _schemas(table, streams[:STREAMS_CHECKED_MAX], may_read)))
+    checked, read = streams[:STREAMS_CHECKED_MAX], {} if read is None else read
+    return (*reasons, *_check_columns(job_run, _schemas(table, checked, may_read, read)))
 
 
 def _check_columns(job_run: JobRunSpec, schemas: Iterator[tuple[str, pa.Schema]]) -> tuple[str, ...]:
@@ -67,14 +77,15 @@ def _check_columns(job_run: JobRunSpec, schemas: Iterator[tuple[str, pa.Schema]]
 
 
 def _schemas(
-    table: Table, streams: list[PartitionStream], may_read: Callable[[str], bool] | None
+    table: Table, streams: list[PartitionStream], may_read: Callable[[str], bool] | None, read: StreamsRead
 ) -> Iterator[tuple[str, pa.Schema]]:
     """The declared schema, and that of the newest upsert of each stream."""
     if table.schema is not None:
         yield f"the schema of {table.table_id}", table.schema
     known: set[str | None] = set()
     for stream in streams:
-        active = stream.load(ahead=ENTRIES_EXPECTED + 1).state.active
+        read[stream.folder] = stream.load(ahead=ENTRIES_EXPECTED + 1)
+        active = read[stream.folder].state.active
         file = _newest_upserted_file(active) if active is not None else None
         uri = stream.uri_of(file.path) if file is not None else ""
         if file is not None and (may_read is None or may_read(uri)) and file.schema_fingerprint not in known:
@@ -116,11 +127,12 @@ def pin_sources(
     listed = None
     if run.partitions is None:
         listed = list(islice(streams_to_compact(run, source), STREAMS_PINNED_MAX + 1))
-    refuse_if(check_against_lake(run, source, may_read, listed))
+    read: StreamsRead = {}
+    refuse_if(check_against_lake(run, source, may_read, listed, read))
     if listed is not None and len(listed) > STREAMS_PINNED_MAX:
         check_tables(run, lake, source)
         return PinnedSources((), clock.now_ms() + CLOCKS_APART_MS)
-    pinned = pin_sessions(run, lake, source, run.partitions if listed is None else in_order(listed))
+    pinned = pin_sessions(run, lake, source, run.partitions if listed is None else in_order(listed), read=read)
     if admission is not None:
         refuse_if(admission.file_refusals(run.lake, pinned))
     return PinnedSources(pins(pinned))

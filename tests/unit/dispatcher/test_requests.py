@@ -77,10 +77,9 @@ def test_an_instruction_is_accepted_with_one_read_of_each_entry_of_its_table_and
     (lake,) = counted.lakes
     assert lake.count("read", TABLE_LOG) == 2  # its only entry, and that there is no other
     assert lake.count("read", entry(STREAM_LOG, 1)) == 1
-    # The log's end: when it is opened, and when it is pinned.
-    assert lake.count("read", entry(STREAM_LOG, 2)) == 2
+    assert lake.count("read", entry(STREAM_LOG, 2)) == 1
     assert lake.count("read", entry(STREAM_LOG, 3)) == 1  # whether an entry was lost, of a log in a folder
-    assert lake.count("read") == 7
+    assert lake.count("read") == 6
 
 
 def test_a_job_run_is_claimed_by_who_accepted_it_without_reading_what_was_written(counted: Counted) -> None:
