@@ -227,7 +227,7 @@ def plan(
     settings = KeeperSettings(default_policy=default_policy_of_text(default_policy))
     for table_id in table or ():
         lake.table(table_id)
-    given = Limits() if limits is None else read_limits(limits)
+    given = Limits() if limits is None else read_limits(limits, "--limits")
     room = _room(dependencies, cluster, price_file, given)
     services = KeeperServices(lake, records, None, room, NoSink(), dependencies.clock)
     found = Keeper(services, settings).outlook(table or ())

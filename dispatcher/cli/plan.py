@@ -172,7 +172,7 @@ def plan(
     )
     machine = machine_share(dependencies, cores, memory_gib, max_sessions, share if spark_is_here else None)
     room: Room = session_resources(*machine, work_folder)
-    given = read_limits(limits)
+    given = read_limits(limits, "--limits")
     if contradictions := list(given.contradictions()):
         raise Invalid(*contradictions)
     if spark_is_here and (given.of_clusters() or spot_share or price_file or instance_type):

@@ -72,7 +72,7 @@ def serve(
         from dispatcher.web.rendering import Renderer
     except ImportError as error:
         raise Invalid(f"the page needs {error.name}: pip install 'lithify[serve]'") from error
-    catalog, caps = lake.open(), None if limits is None else read_limits(limits)
+    catalog, caps = lake.open(), None if limits is None else read_limits(limits, "--limits")
     records = dependencies.store(state, lake.s3_endpoint_url, lake.region)
     check_exists(records, "state")
 

@@ -35,9 +35,9 @@ def secret_in(file: Path, option: str) -> str:
     return secret
 
 
-def read_limits(given: str) -> Limits:
-    """Raises `Invalid` with every violation and its correction; those of a file begin with its name."""
-    body, where = document_body(given, "")
+def read_limits(given: str, option: str = "") -> Limits:
+    """Raises `Invalid` with every violation and its correction, after the name of the file, or of the option."""
+    body, where = document_body(given, option)
     try:
         return Limits.model_validate_json(body)
     except ValidationError as error:

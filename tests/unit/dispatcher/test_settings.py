@@ -254,9 +254,9 @@ def test_a_session_that_no_budget_could_ever_hold_is_refused_and_does_not_wait_f
 )
 def test_limits_that_are_none_are_refused_with_every_reason(text: str, reasons: list[str]) -> None:
     with pytest.raises(Invalid) as refused:
-        read_limits(text)
+        read_limits(text, "--limits")
     for reason, expected in zip(refused.value.reasons, reasons, strict=True):
-        assert expected in reason
+        assert reason.startswith(f"--limits: {expected}")
 
 
 def test_a_document_may_be_given_as_it_is_or_as_a_file(tmp_path: Path) -> None:
