@@ -140,4 +140,4 @@ def money_chart(days: Sequence[DayOfMoney], caps: Mapping[str, float]) -> MoneyC
         (round(_HEIGHT - height(most * n / _TICKS), 2), usd_words(most * n / _TICKS)) for n in range(_TICKS + 1)
     )
     lines = tuple((round(_HEIGHT - height(usd), 2), f"{name}: {usd_words(usd)}") for name, usd in shown.items())
-    return MoneyChart(tuple(columns), (*legend, OTHERS), lines, ticks)
+    return MoneyChart(tuple(columns), (*legend, *((OTHERS,) if len(by_table) > TABLES_SHOWN else ())), lines, ticks)

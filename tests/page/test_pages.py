@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -81,6 +82,17 @@ def test_every_page_is_accessible_in_either_scheme_and_width(
             assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{name} is wider than the window"
     assert {name: each for name, each in found.items() if each} == {}
     assert len(found) >= 9
+
+
+def test_no_two_words_of_the_plot_lie_on_each_other_on_a_phone(browser: Browser, served: Served) -> None:
+    boxes = "all => all.map(each => each.getBoundingClientRect()).map(b => [b.left, b.top, b.right, b.bottom])"
+    with opened(browser, served.url, viewport={"width": 390, "height": 844}) as page:
+        page.goto(f"{served.url}/prediction")
+        words = page.eval_on_selector_all("svg.plot text", boxes)
+        assert len(words) >= 14
+        for one, other in combinations(words, 2):
+            apart = one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+            assert apart, (one, other)
 
 
 def test_the_keyboard_alone_reaches_everything(browser: Browser, served: Served) -> None:

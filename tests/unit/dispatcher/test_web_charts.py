@@ -84,6 +84,9 @@ def test_the_bars_of_a_day_are_as_high_as_its_dollars_and_a_cap_is_a_line_on_the
     assert (base - cap_y) / scale == pytest.approx(140.0, abs=0.1)
     assert words == "all tables: $140.00"
     assert money_chart([day_of_money("2026-01-01", [])], {}) is None
+    alone = money_chart([day_of_money("2026-01-01", [ended(0, NOW_MS, usd=1.0)])], {})
+    assert alone is not None
+    assert alone.legend == ("ACME.ORDERS.V1",), "there are no others"
 
 
 def test_the_limits_of_the_dispatchers_stand_on_the_page(served: Served) -> None:
