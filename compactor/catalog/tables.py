@@ -509,14 +509,17 @@ class Table:
 
     def stream(self, partition: PartitionValues) -> PartitionStream:
         """A partition stream, which may have no entry yet. Raises `Invalid` if the values are not the table's keys."""
-        folder = self._folder.stream(self._in_key_order(partition))
+        # Of the same values in the order of the keys, as they mostly come.
+        are_texts = isinstance(partition, dict) and {*map(type, partition.values())} <= {str}
         with self._lock:
-            stream = self._streams.pop(folder.partition, None)
+            stream = self._streams.pop(tuple(partition.items()), None) if are_texts else None
             if stream is None:
-                hints = self.properties.news_hints
-                stream = PartitionStream.open(self._store, folder, self._clock, hints=hints, others=self._others)
+                folder, hints = self._folder.stream(self._in_key_order(partition)), self.properties.news_hints
+                stream = self._streams.pop(folder.partition, None) or PartitionStream.open(
+                    self._store, folder, self._clock, hints=hints, others=self._others
+                )
                 self._check_room(stream)
-            self._streams[folder.partition] = stream
+            self._streams[stream.folder.partition] = stream
             while len(self._streams) > STREAMS_KEPT:
                 self._streams.popitem(last=False)
         return stream
