@@ -83,7 +83,7 @@ test: $(INSTALLED) $(MINISTACK)/.installed  ## develop: the tests (ARGS="-k name
 	@$(BIN)/python -m pytest -n 3 $(BY_FILE) -m "not long and not release" $(ARGS)
 
 test-long: $(INSTALLED) $(MINISTACK)/.installed  ## develop: tests of more than half a minute each: clusters and dispatchers that are killed, archives, images, demos on S3, and those of test-roles
-	@$(BIN)/python -m pytest -n 2 $(BY_FILE) -m long $(ARGS)
+	@$(BIN)/python -m pytest -n 2 $(BY_FILE) -m "long and not release" $(ARGS)
 
 test-release: $(INSTALLED) $(MINISTACK)/.installed  ## release: what a change can do without: many minutes of kills, simulations broken on purpose, the quick benchmark, many times the examples
 	@$(BIN)/python -m pytest -n 2 $(BY_FILE) -m release $(ARGS)
