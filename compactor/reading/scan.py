@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -50,7 +50,7 @@ THREADED_BYTES_MIN = 1024 * 1024
 STREAMS_SAMPLED = 16
 """Partitions of which one must be compacted, for a filter to exclude others by their values."""
 
-VIEWS = ("compacted", "merged")
+View = Literal["compacted", "merged"]
 """The compacted rows; the compacted rows with all pending deltas applied (merge on read)."""
 
 AsOf: TypeAlias = int | str | date
@@ -167,7 +167,7 @@ def open_scan(
         declared: the table's schema; the scan's schema adds the further columns of the compacted rows"""
     if request.row_filter is not None and not isinstance(request.row_filter, pc.Expression):
         raise Invalid('filter is not a PyArrow expression: write, for example, pyarrow.dataset.field("a") > 5')
-    if request.view not in VIEWS:
+    if request.view not in get_args(View):
         raise Invalid(f"there is no view {request.view!r} of a table: use 'compacted' or 'merged'")
     sample = _sample([stream_of(each) for each in partitions[:STREAMS_SAMPLED]], declared, request)
     wanted = partitions if sample is None else sample.selected(partitions)

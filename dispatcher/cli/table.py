@@ -1,6 +1,6 @@
 """`lithify table`: tables and their deltas."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import pyarrow as pa
 import typer
@@ -13,7 +13,7 @@ from compactor.model.errors import Invalid
 from compactor.model.names import ContentType, LifecycleState, Operation, counted, render_partition
 from compactor.planning.table_figures import read_figures
 from compactor.publishing.publication import columns_left_out, lags, publishers_of, reasons_against_publishing
-from compactor.reading.scan import Scan
+from compactor.reading.scan import Scan, View
 from compactor.schemas.cast import python_rows
 from dispatcher.cli.expressions import parse_filters, parse_schema_option
 from dispatcher.cli.options import ContentTypeOption, CopyOption, Output, OutputOption, PartitionOption, TableArgument
@@ -293,9 +293,7 @@ def scan(
     as_of: Annotated[
         str | None, typer.Option(help="A time in ISO 8601, or an entry number of the log of one partition.")
     ] = None,
-    view: Annotated[
-        Literal["compacted", "merged"], typer.Option(help="merged: with the deltas that are not compacted yet.")
-    ] = "compacted",
+    view: Annotated[View, typer.Option(help="merged: with the deltas that are not compacted yet.")] = "compacted",
     limit: Annotated[int, typer.Option(min=0, help="Largest number of rows to show; 0: all.")] = 20,
     row_filter: Annotated[
         list[str] | None,

@@ -323,8 +323,9 @@ def _as_read(reading: Reading[Any], value: Mapping[str, Any]) -> dict[str, Any]:
 def _signal(signal: LastSignal) -> dict[str, Any]:
     """`silent_seconds`, `workers`: None where its sign of life cannot be read."""
     sign = signal.sign
-    told = {name: None if sign is None else getattr(sign, name) for name in ("silent_seconds", "workers")}
-    return {"owner": signal.owner, "signalled_at_ms": signal.at_ms, **told}
+    silent_seconds, workers = (None, None) if sign is None else (sign.silent_seconds, sign.workers)
+    owner, at_ms = signal.owner, signal.at_ms
+    return {"owner": owner, "signalled_at_ms": at_ms, "silent_seconds": silent_seconds, "workers": workers}
 
 
 def _streams(table: OneTable) -> list[dict[str, Any]]:
