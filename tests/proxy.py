@@ -27,7 +27,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import boto3
 
-from tests.servers import REGION, aws_environment, moto_server
+from dispatcher.demo.stand_ins import queue_server
+from tests.servers import REGION, aws_environment
 
 Harm = Literal["none", "request cut", "answer cut", "body cut", "reset", "silence", "error"]
 
@@ -374,7 +375,7 @@ def proxy_before(url: str, gate: Gate | None = None) -> Iterator[Proxy]:
 @contextmanager
 def proxy_before_bucket(bucket: str) -> Iterator[Proxy]:
     """A proxy before an S3 server of this process that has this bucket. Give it a name of its own."""
-    with aws_environment(), moto_server() as url:
+    with aws_environment(), queue_server() as url:
         boto3.client("s3", endpoint_url=url, region_name=REGION).create_bucket(Bucket=bucket)
         with proxy_before(url) as proxy:
             yield proxy

@@ -1,28 +1,30 @@
 """Real servers on free loopback ports, for the tests that need them. Each is started once a test session and stopped.
 
+moto's is the demo's, `queue_server`. It keeps what it holds once for the whole process, so a test gives its queues,
+topics and buckets names that no other test gives: `SystemClock().new_id()`.
+
 `seaweedfs` holds its promises about conditional writes; moto's server checks and then puts without a lock, so nothing
 about a race is ever asserted on it.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import os
-import shutil
-import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+
+from compactor.model.clock import SystemClock
+from compactor.model.errors import Unavailable
+from dispatcher.demo.stand_ins import free_ports, s3_server
 
 ACCESS_KEY, SECRET_KEY, REGION = "lithify-tests", "lithify-tests-secret", "us-east-1"
 BUCKET = "lake"
@@ -50,25 +52,6 @@ def aws_environment() -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-@contextmanager
-def moto_server() -> Iterator[str]:
-    """The URL of an in-process moto server: S3, SQS, SNS and more.
-
-    moto keeps what they hold once for the whole process, so a test gives its queues, topics and buckets names that no
-    other test gives: `SystemClock().new_id()`.
-    """
-    from moto.server import ThreadedMotoServer  # the environment of infra/ has none
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        yield f"http://{host}:{port}"
-    finally:
-        server.stop()
 
 
 @contextmanager
@@ -119,55 +102,9 @@ def _await_health(endpoint_url: str, process: subprocess.Popen[bytes]) -> None:
 def seaweedfs_server(folder: Path, access_keys: Sequence[str] = (ACCESS_KEY,)) -> Iterator[str]:
     """The URL of a `weed` S3 service with its data in `folder` and one bucket, `BUCKET`. Whoever has one of the keys
     may do everything."""
-    names = ("master", "master.grpc", "volume", "volume.grpc", "filer", "filer.grpc", "s3", "s3.grpc")
-    ports = dict(zip(names, free_ports(len(names))))
-    (folder / "data").mkdir(parents=True)
-    (folder / "s3.json").write_text(json.dumps({"identities": [_identity(each) for each in access_keys]}))
-    command = [
-        _weed(),
-        f"-logdir={folder}",  # else it leaves logs where the system keeps temporary files
-        "server",
-        f"-dir={folder / 'data'}",
-        "-ip=127.0.0.1",
-        "-ip.bind=127.0.0.1",
-        "-filer",
-        "-s3",
-        f"-s3.config={folder / 's3.json'}",
-        # The default, 8 volumes, is soon spent: a bucket takes 7 of its own, and then every PUT is an InternalError.
-        "-volume.max=500",
-        "-master.volumeSizeLimitMB=64",
-        "-master.telemetry=false",
-        "-s3.port.iceberg=0",
-        "-s3.port.lance=0",
-        f"-filer.localSocket={folder}/filer.sock",
-        f"-s3.localSocket={folder}/s3.sock",
-    ]
-    for name, port in ports.items():
-        room, _, kind = name.partition(".")
-        command.append(f"-{room}.port{'.' + kind if kind else ''}={port}")
-    with (folder / "log.txt").open("wb") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
-    try:
-        endpoint_url = f"http://127.0.0.1:{ports['s3']}"
-        _await_s3(endpoint_url, server, folder / "log.txt")
-        yield endpoint_url
-    finally:
-        # It takes long to stop by itself, and nobody needs what it holds.
-        server.kill()
-        server.wait()
-        # A killed server leaves its sockets, which it puts into /tmp whatever it is told.
-        for port in ports.values():
-            for left in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
-                left.unlink(missing_ok=True)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listened on a moment ago, all different."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    secrets = dict.fromkeys(access_keys, SECRET_KEY)
+    with s3_server(folder, _create_bucket_soon, SystemClock(), secrets) as server:
+        yield server.endpoint_url
 
 
 def create_bucket(endpoint_url: str) -> None:
@@ -185,27 +122,8 @@ def create_bucket(endpoint_url: str) -> None:
     client.put_object(Bucket=BUCKET, Key="ready", Body=b"")
 
 
-def _await_s3(endpoint_url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS_MAX
-    while True:
-        try:
-            return create_bucket(endpoint_url)
-        except (BotoCoreError, ClientError) as error:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"seaweedfs did not start ({error}):\n{log.read_text()[-2000:]}") from error
-            time.sleep(0.1)
-
-
-def _weed() -> str:
-    found = shutil.which("weed", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
-    if found is None:
-        raise RuntimeError("there is no `weed` beside this Python: `make install` brings it")
-    return found
-
-
-def _identity(access_key: str) -> dict[str, object]:
-    return {
-        "name": access_key,
-        "credentials": [{"accessKey": access_key, "secretKey": SECRET_KEY}],
-        "actions": ["Admin", "Read", "Write", "List", "Tagging"],
-    }
+def _create_bucket_soon(endpoint_url: str) -> None:
+    try:
+        create_bucket(endpoint_url)
+    except (BotoCoreError, ClientError) as error:
+        raise Unavailable(str(error)) from error

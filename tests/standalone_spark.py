@@ -17,9 +17,10 @@ from pathlib import Path
 import psutil
 
 from compactor.engine.java_home import find_java_home
+from dispatcher.demo.stand_ins import free_ports
 from launcher.archive import pack_archive
 from launcher.clusters.drivers import find_spark_home
-from tests.servers import ACCESS_KEY, SECRET_KEY, free_ports
+from tests.servers import ACCESS_KEY, SECRET_KEY
 from tests.waiting import wait_until
 
 FAMILY = "x86-64-v3" if platform.machine() == "x86_64" else "neoverse-n1"

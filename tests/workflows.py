@@ -19,7 +19,8 @@ import boto3
 import pytest
 
 from compactor.model.clock import SystemClock
-from tests.servers import MINISTACK, REGION, aws_environment, free_ports, ministack_server
+from dispatcher.demo.stand_ins import free_ports, queue_server
+from tests.servers import MINISTACK, REGION, aws_environment, ministack_server
 from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[1]
@@ -90,21 +91,15 @@ class StepFunctions:
 @contextmanager
 def moto_workflows() -> Iterator[StepFunctions]:
     """moto with executions that run. It finds its own services by MOTO_PORT."""
-    from moto.server import ThreadedMotoServer  # the environment of infra/ has none
-
     (port,) = free_ports(1)
     before = os.environ.get("MOTO_PORT")
     os.environ["MOTO_PORT"] = str(port)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
-    with aws_environment():
-        server.start()
+    with aws_environment(), queue_server(port) as endpoint_url:
         try:
-            endpoint_url = f"http://127.0.0.1:{port}"
             _configure(endpoint_url, executes=True)
             yield StepFunctions(endpoint_url, keeps_causes=False)
         finally:
             _configure(endpoint_url, executes=False)  # moto keeps one account for all servers of a process
-            server.stop()
             if before is None:
                 del os.environ["MOTO_PORT"]
             else:

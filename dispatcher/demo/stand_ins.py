@@ -41,20 +41,37 @@ _INSTALL = "pip install 'lithify[demo]'"
 
 
 @contextmanager
-def queue_server() -> Iterator[str]:
-    """Starts an empty SQS and SNS; yields its URL. Raises `Invalid` if moto is not installed."""
+def queue_server(port: int = 0) -> Iterator[str]:
+    """Starts moto, an empty SQS and SNS and more, in this process; yields its URL.
+
+    Raises `Invalid` if moto is not installed.
+
+    Args:
+        port: 0 is a free one.
+    """
     try:
         from moto.server import ThreadedMotoServer
+        from moto.sqs.models import Queue
     except ImportError as error:
         raise Invalid(f"the demo's SQS and SNS are moto's server, which is not installed: {_INSTALL}") from error
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address=HOST, port=0, verbose=False)
+    unlocked = Queue.delete_message
+
+    # moto replaces its list of messages at a delete, without the lock that a send takes: of two deletes at once one
+    # comes back, and a message that is sent meanwhile is lost.
+    def delete_message(self: Queue, receipt_handle: str) -> None:
+        with self._messages_lock:
+            unlocked(self, receipt_handle)
+
+    Queue.delete_message = delete_message  # type: ignore[method-assign]
+    server = ThreadedMotoServer(ip_address=HOST, port=port, verbose=False)
     server.start()
     try:
         host, port = server.get_host_and_port()
         yield f"http://{host}:{port}"
     finally:
         server.stop()
+        Queue.delete_message = unlocked  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
@@ -69,12 +86,24 @@ class S3Server:
 
 
 @contextmanager
-def s3_server(folder: Path, create_bucket: Callable[[str], None], clock: Clock) -> Iterator[S3Server]:
-    """Starts an S3 server that has `BUCKET`. `create_bucket` is called until it no longer raises `Unavailable`."""
+def s3_server(
+    folder: Path,
+    create_bucket: Callable[[str], None],
+    clock: Clock,
+    secrets: Mapping[str, str] = MappingProxyType(
+        {AWS_VARIABLES["AWS_ACCESS_KEY_ID"]: AWS_VARIABLES["AWS_SECRET_ACCESS_KEY"]}
+    ),
+) -> Iterator[S3Server]:
+    """Starts an S3 server.
+
+    Args:
+        create_bucket: Is called with the endpoint until it no longer raises `Unavailable`.
+        secrets: By access key. Who has one may do everything.
+    """
     ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
     server, command = S3Server(ports["s3"]), (str(_find_weed()), *_arguments(ports))
     (folder / "data").mkdir(parents=True)
-    (folder / "identities.json").write_text(json.dumps(_IDENTITIES))
+    (folder / "identities.json").write_text(json.dumps(_identities(secrets)))
     with (folder / "log.txt").open("wb") as log:
         # In its own process group: Ctrl-C interrupts only this process, which stops the server at the end.
         process = subprocess.Popen(
@@ -152,17 +181,14 @@ def _find_weed() -> Path:
     return Path(found)
 
 
-_IDENTITIES = {
-    "identities": [
-        {
-            "name": "demo",
-            "credentials": [
-                {
-                    "accessKey": AWS_VARIABLES["AWS_ACCESS_KEY_ID"],
-                    "secretKey": AWS_VARIABLES["AWS_SECRET_ACCESS_KEY"],
-                }
-            ],
-            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
-        }
-    ]
-}
+def _identities(secrets: Mapping[str, str]) -> Mapping[str, object]:
+    return {
+        "identities": [
+            {
+                "name": access_key,
+                "credentials": [{"accessKey": access_key, "secretKey": secret}],
+                "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+            }
+            for access_key, secret in secrets.items()
+        ]
+    }

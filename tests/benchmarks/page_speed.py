@@ -28,6 +28,7 @@ import psutil
 from compactor.model.clock import SystemClock
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
+from dispatcher.demo.stand_ins import free_ports
 from dispatcher.records.history import EndedJobRun
 from dispatcher.records.history_upkeep import HistoryUpkeep
 from tests.benchmarks import report
@@ -35,7 +36,6 @@ from tests.benchmarks.machine import describe_machine
 from tests.benchmarks.page_server import DELAY_SECONDS
 from tests.benchmarks.report import Section, markdown_table
 from tests.fakes.dispatch_desk import Desk, instruction
-from tests.servers import free_ports
 from tests.waiting import wait_until
 
 JOB_RUNS, SESSIONS_EACH = 20, 50

@@ -22,8 +22,9 @@ from compactor.model.clock import SystemClock
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
+from dispatcher.demo.stand_ins import queue_server
 from tests.proxy import FAIR, Proxy, Weather, proxy_before
-from tests.servers import BUCKET, REGION, aws_environment, ministack_server, moto_server, seaweedfs_server
+from tests.servers import BUCKET, REGION, aws_environment, ministack_server, seaweedfs_server
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -164,7 +165,7 @@ def surroundings(folder: Path, *, on_s3: bool, on_ministack: bool = False) -> It
     """Servers and proxies, until the end of the context. `on_ministack`: queue and topic are not moto's."""
     with ExitStack() as up:
         up.enter_context(aws_environment())
-        mail = _open_mail(up.enter_context(ministack_server() if on_ministack else moto_server()), up)
+        mail = _open_mail(up.enter_context(ministack_server() if on_ministack else queue_server()), up)
         if on_s3:
             endpoint_url = up.enter_context(seaweedfs_server(folder / "s3"))
             s3_proxy = up.enter_context(proxy_before(endpoint_url))

@@ -20,15 +20,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from compactor.model.clock import SystemClock
+from dispatcher.demo.stand_ins import queue_server
 from tests.chaos.ingest_service import Service, programs
-from tests.servers import (
-    BUCKET,
-    REGION,
-    aws_environment,
-    ministack_server,
-    moto_server,
-    seaweedfs_server,
-)
+from tests.servers import BUCKET, REGION, aws_environment, ministack_server, seaweedfs_server
 
 pytestmark = pytest.mark.servers
 
@@ -92,7 +86,7 @@ def rows_of(number: int, v: str) -> bytes:
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_service_that_is_killed_at_any_write_loses_and_doubles_no_file(tmp_path: Path) -> None:
-    with aws_environment(), moto_server() as url:
+    with aws_environment(), queue_server() as url:
         queue_url = boto3.client("sqs", endpoint_url=url, region_name=REGION).create_queue(
             QueueName=SystemClock().new_id()
         )["QueueUrl"]

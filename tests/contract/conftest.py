@@ -13,8 +13,9 @@ from compactor.storage.aws.s3 import S3Clients, S3Store
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
+from dispatcher.demo.stand_ins import queue_server
 from tests.fakes.memory_store import MemoryStore
-from tests.servers import BUCKET, aws_environment, create_bucket, moto_server, seaweedfs_server
+from tests.servers import BUCKET, aws_environment, create_bucket, seaweedfs_server
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Service]:
 @pytest.fixture(scope="session")
 def moto() -> Iterator[S3Service]:
     """A quick S3 server in this process. It proves nothing about races."""
-    with aws_environment(), moto_server() as endpoint_url:
+    with aws_environment(), queue_server() as endpoint_url:
         create_bucket(endpoint_url)
         yield S3Service(endpoint_url, S3Clients.open(endpoint_url, None))
 

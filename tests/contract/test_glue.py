@@ -17,8 +17,9 @@ from compactor.model.clock import SystemClock
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
 from compactor.publishing.aws.glue import BotoGlue
 from compactor.publishing.glue import GlueService, GlueTable
+from dispatcher.demo.stand_ins import queue_server
 from tests.fakes.memory_glue import MemoryGlue
-from tests.servers import REGION, aws_environment, moto_server
+from tests.servers import REGION, aws_environment
 
 TABLE = GlueTable("acme_orders_v1", "s3://lake/tables/X/iceberg", {"table_type": "ICEBERG", "metadata_location": "v1"})
 
@@ -31,7 +32,7 @@ class Catalog:
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    with aws_environment(), moto_server() as url:
+    with aws_environment(), queue_server() as url:
         yield url
 
 

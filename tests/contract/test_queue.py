@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import boto3
 import pytest
@@ -11,16 +13,17 @@ import pytest
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid, Unavailable
 from dispatcher.aws.sqs import MESSAGE_BYTES_MAX, SqsQueue, render_reasons
+from dispatcher.demo.stand_ins import queue_server
 from dispatcher.intake.queue import ORIGIN_ATTRIBUTE, MessageAttribute, Origin, Queue, QueueMessage
 from tests.fakes.memory_queue import MemoryQueue
-from tests.servers import REGION, aws_environment, moto_server
+from tests.servers import REGION, aws_environment
 
 DELIVERIES_MAX = 3
 
 
 @pytest.fixture(scope="module")
 def sqs_endpoint() -> Iterator[str]:
-    with aws_environment(), moto_server() as url:
+    with aws_environment(), queue_server() as url:
         yield url
 
 
@@ -158,6 +161,24 @@ def test_many_messages_are_deleted_at_once_and_once_more(queue: Queue) -> None:
     queue.delete_all(received[1:])
     queue.delete_all([])
     assert queue.messages_left() == 1
+
+
+def test_a_message_that_is_sent_while_others_are_deleted_is_kept(queue: Queue) -> None:
+    for number in range(40):
+        queue.send(f"{number}")
+    received: list[QueueMessage] = []
+    while len(received) < 40:
+        received += queue.receive(10, 0, 600)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(1) as sender:
+            sent = sender.map(queue.send, [f"late {number}" for number in range(20)])
+            queue.delete_all(received)
+        assert len(list(sent)) == 20
+    finally:
+        sys.setswitchinterval(before)
+    assert queue.messages_left() == 20
 
 
 def test_deleting_twice_is_no_error(queue: Queue) -> None:

@@ -27,6 +27,7 @@ from compactor.storage.opening import open_store
 from dispatcher.assembly import DispatcherSettings, ExternalServices, build_dispatcher
 from dispatcher.aws.sqs import SqsQueue
 from dispatcher.aws.step_functions import StepFunctionsCallbacks
+from dispatcher.demo.stand_ins import queue_server
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.intake import Intake, IntakeSettings
 from dispatcher.intake.receiver import ReceiverSettings
@@ -43,14 +44,14 @@ from tests.fakes.dispatch_desk import FOLLOWS_SPEED, QUICK, TABLE
 from tests.fakes.memory_glue import MemoryGlue
 from tests.fakes.small_cluster import Behaviour, SmallCluster
 from tests.fakes.spark_submit import make_spark_home
-from tests.servers import REGION, aws_environment, moto_server
+from tests.servers import REGION, aws_environment
 
 REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
 def endpoint_url() -> Iterator[str]:
-    with aws_environment(), moto_server() as url:
+    with aws_environment(), queue_server() as url:
         yield url
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from compactor.model.clock import SystemClock
 from dispatcher.aws.step_functions import StepFunctionsCallbacks
+from dispatcher.demo.stand_ins import free_ports
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.workflow.callbacks import Reception
 from dispatcher.workflow.dispatcher_task import DispatcherTask, EndOfTask, TaskSettings
@@ -22,7 +23,7 @@ from tests.e2e.test_drain import spark_jobs
 from tests.e2e.test_snippets import BLOCKS
 from tests.fakes.dispatch_desk import TABLE, instruction
 from tests.fakes.small_cluster import Crashes, Succeeds
-from tests.servers import REGION, free_ports
+from tests.servers import REGION
 from tests.waiting import wait_until
 from tests.workflows import WAITS, StepFunctions, ministack_workflows, moto_workflows
 

@@ -23,11 +23,12 @@ from compactor.model.clock import SystemClock
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
 from dispatcher.aws.sqs import SqsQueue
+from dispatcher.demo.stand_ins import free_ports, queue_server
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
 from tests.images.conftest import REPOSITORY, Container, opened, with_new_volumes
 from tests.images.test_dispatcher_image import COMPILERS
-from tests.servers import ACCESS_KEY, REGION, SECRET_KEY, aws_environment, free_ports, moto_server, seaweedfs_server
+from tests.servers import ACCESS_KEY, REGION, SECRET_KEY, aws_environment, seaweedfs_server
 from tests.waiting import wait_until
 
 # The first test of an image builds it.
@@ -104,7 +105,7 @@ def compose(
     ports = {name: str(port) for name, port in zip(names, free_ports(len(names)), strict=True)}
     with ExitStack() as up:
         up.enter_context(aws_environment())
-        aws, s3 = up.enter_context(moto_server()), up.enter_context(seaweedfs_server(folder / "s3"))
+        aws, s3 = up.enter_context(queue_server()), up.enter_context(seaweedfs_server(folder / "s3"))
         containers = {}
         for name in ("create-stand-ins", "master", "worker", "dispatcher"):
             service = SERVICES[name]

@@ -15,21 +15,13 @@ from pathlib import Path
 import boto3
 import pytest
 
+from dispatcher.demo.stand_ins import free_ports, queue_server
 from infra.access.places import ARCHIVE_FOLDER
 from infra.dispatcher_environment import EXAMPLE_SPARK
 from launcher.archive import MANIFEST, ArchiveManifest, python_release
 from tests.e2e.conftest import Mailroom
 from tests.images.conftest import Container
-from tests.servers import (
-    ACCESS_KEY,
-    BUCKET,
-    REGION,
-    SECRET_KEY,
-    aws_environment,
-    create_bucket,
-    free_ports,
-    moto_server,
-)
+from tests.servers import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, aws_environment, create_bucket
 from tests.waiting import wait_until
 
 # The first test of an image builds it.
@@ -86,7 +78,7 @@ def test_everything_it_has_can_be_imported(dispatcher: Container) -> None:
 
 @pytest.fixture
 def mailroom() -> Iterator[Mailroom]:
-    with aws_environment(), moto_server() as url:
+    with aws_environment(), queue_server() as url:
         create_bucket(url)
         yield Mailroom.open(url)
 

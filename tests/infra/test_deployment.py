@@ -23,13 +23,14 @@ import pytest
 
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid, LithifyError
+from dispatcher.demo.stand_ins import free_ports
 from infra.app import checked_stage, synthesise
 from infra.aws.deployment import StackInAccount, clients
 from infra.deploy import run
 from infra.stack import stack_name
 from tests.infra.templates import GIVEN, synthesised
 from tests.pages.sources import DOCS, blocks, section
-from tests.servers import REGION, aws_environment, free_ports, seaweedfs_server
+from tests.servers import REGION, aws_environment, seaweedfs_server
 from tests.waiting import wait_until
 from tests.workflows import REPOSITORY, ministack_workflows
 

@@ -15,12 +15,13 @@ from typing import Any
 import boto3
 import pytest
 
+from dispatcher.demo.stand_ins import free_ports
 from dispatcher.records.job_run_log import JobRunStatus
 from infra.workflow import WorkflowPlaces, WorkflowTimes, definition
 from tests.e2e.conftest import House, Mailroom
 from tests.fakes.dispatch_desk import instruction
 from tests.infra_runs.tasks import Tasks
-from tests.servers import REGION, free_ports
+from tests.servers import REGION
 from tests.waiting import wait_until
 from tests.workflows import REPOSITORY, StepFunctions, ministack_workflows, moto_workflows
 

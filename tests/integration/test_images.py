@@ -20,11 +20,12 @@ from string import Template
 import pytest
 import yaml
 
+from dispatcher.demo.stand_ins import queue_server
 from dispatcher.options.service_options import option_fields, read_options
 from infra.dispatcher_environment import TMP_FOLDER, WORK_FOLDER, by_option
 from infra.stages import Stage
 from launcher.archive import python_release
-from tests.servers import aws_environment, moto_server
+from tests.servers import aws_environment
 
 REPOSITORY = Path(__file__).parents[2]
 DOCKER = REPOSITORY / "docker"
@@ -222,7 +223,7 @@ def test_the_stand_ins_of_the_compose_file_are_the_releases_of_the_lock() -> Non
 def test_the_queue_and_the_topic_of_the_compose_file_are_the_ones_that_are_made() -> None:
     """Twice: a second start finds what is there."""
     environment = COMPOSE["services"]["dispatcher"]["environment"]
-    with aws_environment(), moto_server() as url:
+    with aws_environment(), queue_server() as url:
         for _ in range(2):
             made = subprocess.run(
                 [sys.executable, DOCKER / "create_stand_ins.py", url, url, environment["LITHIFY_REGION"]],

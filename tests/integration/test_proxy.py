@@ -13,15 +13,16 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError
 
+from dispatcher.demo.stand_ins import queue_server
 from tests.proxy import Proxy, ProxyProcess, Weather, proxy_before, proxy_process_before
-from tests.servers import REGION, aws_environment, moto_server
+from tests.servers import REGION, aws_environment
 
 pytestmark = pytest.mark.servers
 
 
 @pytest.fixture(scope="module")
 def server_url() -> Iterator[str]:
-    with aws_environment(), moto_server() as url:
+    with aws_environment(), queue_server() as url:
         yield url
 
 

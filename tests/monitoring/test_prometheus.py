@@ -18,9 +18,10 @@ import pytest
 
 from compactor import DeltaCatalog
 from compactor.model.clock import SystemClock
+from dispatcher.demo.stand_ins import free_ports, queue_server
 from dispatcher.operations.metrics import FIRST_ACTION
 from tests.pages import grafana
-from tests.servers import REGION, aws_environment, free_ports, moto_server
+from tests.servers import REGION, aws_environment
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -139,7 +140,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (folder / "prometheus.yml").write_text(json.dumps(config))
     with ExitStack() as stack:
         stack.enter_context(aws_environment())
-        endpoint = stack.enter_context(moto_server())
+        endpoint = stack.enter_context(queue_server())
         sqs = boto3.client("sqs", endpoint_url=endpoint, region_name=REGION)
         queue, dead = (sqs.create_queue(QueueName=SystemClock().new_id())["QueueUrl"] for _ in range(2))
         places = (

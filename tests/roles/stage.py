@@ -22,6 +22,7 @@ from botocore.config import Config
 
 from compactor.engine.java_home import find_java_home
 from compactor.model.clock import SystemClock
+from dispatcher.demo.stand_ins import queue_server
 from launcher.clusters.drivers import find_spark_home
 from tests.fakes.emr_account import EmrAccount, Timings
 from tests.fakes.emr_server import EmrServer, emr_server
@@ -31,7 +32,7 @@ from tests.proxy import Proxy, proxy_before
 from tests.roles.gate import RoleGate
 from tests.roles.later import DAYS_LATER
 from tests.roles.policies import ACCOUNT, GOLDEN, REGION, Account
-from tests.servers import ACCESS_KEY, SECRET_KEY, moto_server, seaweedfs_server
+from tests.servers import ACCESS_KEY, SECRET_KEY, seaweedfs_server
 
 REPOSITORY = Path(__file__).parents[2]
 COMMAND_SECONDS_MAX = 240.0
@@ -273,7 +274,7 @@ def deployed_stage(folder: Path, *, is_s3_real: bool, example: str = "dev") -> I
     `example`: of tests/infra/templates.py."""
     account = Account(json.loads((GOLDEN / f"{example}.template.json").read_text()), SystemClock().new_id()[:8])
     with ExitStack() as opened:
-        services = opened.enter_context(moto_server())
+        services = opened.enter_context(queue_server())
         keys = [ACCESS_KEY, *account.roles()]
         s3 = opened.enter_context(seaweedfs_server(folder / "weed", keys)) if is_s3_real else services
         stage: DeployedStage

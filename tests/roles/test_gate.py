@@ -10,10 +10,11 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from compactor.model.clock import SystemClock
+from dispatcher.demo.stand_ins import queue_server
 from tests.proxy import Request, proxy_before
 from tests.roles.gate import RoleGate
 from tests.roles.policies import ACCOUNT, REGION, Account, Template
-from tests.servers import ACCESS_KEY, SECRET_KEY, moto_server
+from tests.servers import ACCESS_KEY, SECRET_KEY
 
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/1"
 
@@ -110,7 +111,7 @@ def s3(url: str, access_key: str) -> object:
 @pytest.fixture
 def url(account: Account) -> Iterator[str]:
     """Of the gate, before a server with the bucket."""
-    with moto_server() as server:
+    with queue_server() as server:
         everybody = s3(server, ACCESS_KEY)
         everybody.create_bucket(Bucket=account.ref("State"))  # type: ignore[attr-defined]
 

@@ -41,6 +41,7 @@ from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import SESSION_LOG
 from compactor.storage.location import StoreLocation
 from compactor.storage.opening import open_store
+from dispatcher.demo.stand_ins import queue_server
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
 from launcher.archive import pack_archive
@@ -50,7 +51,7 @@ from tests.fakes.emr_server import AnswerLost, EmrServer, emr_server
 from tests.fakes.emr_serverless_account import ServerlessAccount
 from tests.fakes.emr_steps import SparkSubmitSteps, pack_this_python
 from tests.fakes.spark_submit import make_spark_home
-from tests.servers import BUCKET, REGION, aws_environment, moto_server, seaweedfs_server
+from tests.servers import BUCKET, REGION, aws_environment, seaweedfs_server
 from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -97,7 +98,7 @@ def town(folder: Path, *, packed: bool = False) -> Iterator[Town]:
     with ExitStack() as up:
         up.enter_context(aws_environment())
         s3_endpoint = up.enter_context(seaweedfs_server(folder / "s3"))
-        aws_endpoint = up.enter_context(moto_server())
+        aws_endpoint = up.enter_context(queue_server())
         clock = SystemClock()
         nothing = SparkSubmitSteps(folder / "steps", folder)
         emr = up.enter_context(emr_server(EmrAccount(clock, nothing), ServerlessAccount(clock, nothing)))

@@ -37,12 +37,13 @@ from compactor.maintenance.verify import verify
 from compactor.model.clock import SystemClock
 from compactor.model.names import Operation
 from compactor.storage.opening import open_store
+from dispatcher.demo.stand_ins import queue_server
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.sessions import SessionLaunching
 from tests.builders import multiset
 from tests.oracle import Row, surviving_rows
-from tests.servers import BUCKET, REGION, aws_environment, moto_server, seaweedfs_server
+from tests.servers import BUCKET, REGION, aws_environment, seaweedfs_server
 from tests.standalone_spark import StandaloneSpark, packed_once, standalone_spark
 from tests.waiting import wait_until
 
@@ -73,7 +74,7 @@ def surroundings(folder: Path, packed_in: Path) -> Iterator[Surroundings]:
     with ExitStack() as up:
         up.enter_context(aws_environment())
         s3_endpoint = up.enter_context(seaweedfs_server(folder / "s3"))
-        aws_endpoint = up.enter_context(moto_server())
+        aws_endpoint = up.enter_context(queue_server())
         archive = packed_once(packed_in)
         spark = up.enter_context(standalone_spark(folder / "spark"))
         yield Surroundings(folder, spark, s3_endpoint, aws_endpoint, archive)

@@ -12,8 +12,9 @@ from pyspark.sql import SparkSession
 from compactor import DeltaCatalog, compact
 from compactor.lake import Table
 from compactor.model.errors import Invalid
+from dispatcher.demo.stand_ins import queue_server
 from tests.builders import TABLE_ID
-from tests.servers import aws_environment, moto_server
+from tests.servers import aws_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.servers]
 
@@ -23,7 +24,7 @@ def test_a_topic_is_told_of_rounds_and_of_the_end(
 ) -> None:
     orders.append({}, pa.table({"id": [1, 2], "value": ["a", "b"]}))
     orders.append({}, pa.table({"id": [2, 3], "value": ["B", "c"]}))
-    with aws_environment(), moto_server() as endpoint_url:
+    with aws_environment(), queue_server() as endpoint_url:
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint_url)
         sqs, sns = boto3.client("sqs"), boto3.client("sns")
         topic = sns.create_topic(Name="compact-events")["TopicArn"]

@@ -14,13 +14,14 @@ from compactor.model.clock import SystemClock
 from compactor.model.errors import Denied, Unavailable
 from compactor.publishing.aws.glue import BotoGlue
 from compactor.publishing.glue import GlueTable
+from dispatcher.demo.stand_ins import queue_server
 from dispatcher.intake.admission import Admission
 from dispatcher.records.job_run_log import JobRunStatus
 from tests.conftest import Command
 from tests.fakes.dispatch_desk import TABLE, Desk
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_glue import MemoryGlue
-from tests.servers import REGION, aws_environment, moto_server
+from tests.servers import REGION, aws_environment
 
 pytestmark = pytest.mark.servers
 
@@ -29,7 +30,7 @@ DATABASE, NAME = "lakehouse", "acme_orders_v1"
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    with aws_environment(), moto_server() as url:
+    with aws_environment(), queue_server() as url:
         yield url
 
 

@@ -14,10 +14,11 @@ from compactor.model.clock import SystemClock
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
 from dispatcher.aws.sqs import SqsQueue
+from dispatcher.demo.stand_ins import queue_server
 from tests.conftest import Command
 from tests.fakes.dispatch_desk import TABLE, Desk
 from tests.fakes.small_cluster import Hangs
-from tests.servers import REGION, aws_environment, moto_server
+from tests.servers import REGION, aws_environment
 
 OTHER = "ACME.OTHER.V1"
 
@@ -105,7 +106,7 @@ def test_a_table_that_cannot_be_read_keeps_no_other_from_being_listed(
 
 @pytest.mark.servers
 def test_dead_letters_are_shown_with_their_reasons_and_stay(command: Command) -> None:
-    with aws_environment(), moto_server() as endpoint_url:
+    with aws_environment(), queue_server() as endpoint_url:
         client = boto3.client("sqs", endpoint_url=endpoint_url, region_name=REGION)
         name = SystemClock().new_id()
         url = client.create_queue(QueueName=name)["QueueUrl"]

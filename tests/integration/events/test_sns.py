@@ -16,8 +16,9 @@ from compactor.log.durable_log import Entry
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid, Unavailable
 from compactor.sessions.session_log import SessionAction, SessionStarted
+from dispatcher.demo.stand_ins import queue_server
 from tests.fakes.manual_clock import ManualClock
-from tests.servers import REGION, aws_environment, moto_server
+from tests.servers import REGION, aws_environment
 
 if TYPE_CHECKING:
     from mypy_boto3_sns import SNSClient
@@ -27,7 +28,7 @@ ABOUT = SessionSubject(Subject("run", "A.B.V1"), "run.1", {"note": "x" * 20_000}
 
 @pytest.fixture(scope="module")
 def endpoint_url() -> Iterator[str]:
-    with aws_environment(), moto_server() as url:
+    with aws_environment(), queue_server() as url:
         yield url
 
 

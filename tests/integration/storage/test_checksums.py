@@ -15,14 +15,15 @@ from compactor.storage.aws.s3 import S3Clients, S3Store
 from compactor.storage.aws.upload import PART_BYTES, S3Upload
 from compactor.storage.location import StoreLocation
 from compactor.storage.ranges import REQUEST_BYTES_MAX
-from tests.servers import REGION, aws_environment, moto_server
+from dispatcher.demo.stand_ins import queue_server
+from tests.servers import REGION, aws_environment
 
 pytestmark = pytest.mark.servers
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with aws_environment(), moto_server() as url:
+    with aws_environment(), queue_server() as url:
         boto3.client("s3", endpoint_url=url, region_name=REGION).create_bucket(Bucket="checksums")
         yield url
 

@@ -28,8 +28,9 @@ from compactor.storage.aws.limits import LIMITS
 from compactor.storage.aws.native import CHECKSUM, checksum_of
 from compactor.storage.aws.s3 import CONFLICTS, S3Clients, S3Store
 from compactor.storage.location import StoreLocation
+from dispatcher.demo.stand_ins import free_ports
 from tests.fakes.manual_clock import ManualClock
-from tests.servers import aws_environment, free_ports
+from tests.servers import aws_environment
 
 LOST = "lost"
 """The answer never comes: the connection is closed after the request."""
