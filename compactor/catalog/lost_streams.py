@@ -1,9 +1,9 @@
-"""Whether a table has lost its streams: a folder may be restored, mounted or copied without them.
+"""Whether a table has lost its streams, or one of them: a folder may be restored, mounted or copied without them.
 
-It is looked at where a table has no stream at all, before it is read as empty or gets its first one: a second log would
-begin, and the rows of the lost one be gone without a word. What shows that it had one:
+It is looked at where a stream has no log, before it is read as empty or gets its first entry: a second log would begin,
+and the rows of the lost one be gone without a word. What shows that there was one:
 
-    a hint below `dropped/`          of a drop, or the one that is put after entry 1 of the first stream
+    a hint below `dropped/`          of a table: of a drop, or the one that is put after entry 1 of the first stream
     delta files and compacted ones   a compaction reads deltas that a log names. Each kind alone shows nothing: an
                                      append writes its files before entry 1, and so does the first compaction of
                                      another table into this one
@@ -25,7 +25,7 @@ _MADE_BY_COMPACTIONS = frozenset({"compacted", "dead", "index"})
 
 
 class FirstStream:
-    """Whether a table has a stream, looked at once. Safe to share between threads."""
+    """Whether a table has a stream, which is looked at once. Safe to share between threads."""
 
     def __init__(self, store: ObjectStore, folder: TableFolder) -> None:
         self._store = store
@@ -33,8 +33,18 @@ class FirstStream:
         self._lock = threading.Lock()
         self._has_one: bool | None = None
 
-    def check(self) -> None:
-        """For a stream without a log. Raises `Corrupt` if the table had streams, and has none."""
+    def check(self, stream: StreamFolder) -> None:
+        """For a stream without a log. Raises `Corrupt` if it had one, or if its table had streams, and has none."""
+        self._check_table()
+        if _has_deltas_and_compacted(set(self._store.list_folders(f"{stream.data}/"))):
+            root, log = self._store.location.root_uri, stream.log.removesuffix("log")
+            raise Corrupt(
+                f"{_lost(root, log, stream.data)}: it is neither read nor written without it. If a restore, a mount or "
+                "a copy left it out, bring it back. If it never was there, an append and the first compaction into "
+                f"{stream.table_id} were both cut off: delete {root}/{stream.data}/, and do them again"
+            )
+
+    def _check_table(self) -> None:
         if self._has_one is None:
             has_one = _has_stream(self._store, self._folder)
             if not has_one:
@@ -43,7 +53,7 @@ class FirstStream:
 
     def before_first_entry(self, stream: StreamFolder) -> Callable[[], None] | None:
         """Checks, and returns what to call after entry 1 of the table's first stream."""
-        self.check()
+        self._check_table()
         return None if self._has_one else lambda: self._mark(stream)
 
     def _mark(self, stream: StreamFolder) -> None:
@@ -75,10 +85,14 @@ def streams_without_log(store: ObjectStore, folder: TableFolder) -> Iterator[tup
     with_log = set(encoded_names(store, f"{folder.streams}/"))  # listed later: its files come before a stream's log
     for name in names:
         if name not in with_log and _has_deltas_and_compacted(set(store.list_folders(f"{data}/{name}/"))):
-            found = (
-                f"there is no log in {root}/{folder.streams}/{name}/, and {root}/{data}/{name}/ shows that it had one"
+            yield (
+                name,
+                f"{_lost(root, f'{folder.streams}/{name}/', f'{data}/{name}')}: its rows are not read. Bring it back",
             )
-            yield name, f"{found}: its rows are not read. Bring it back before the next append begins another one"
+
+
+def _lost(root: str, log: str, data: str) -> str:
+    return f"there is no log in {root}/{log}, and {root}/{data}/ shows that it had one"
 
 
 def _has_stream(store: ObjectStore, folder: TableFolder) -> bool:

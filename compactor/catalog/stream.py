@@ -125,7 +125,7 @@ class PartitionStream:
         """The snapshot at the log's end, or at entry `as_of`. `ahead`: as `DurableLog.load`."""
         loaded = self.log.load(as_of, ahead)
         if not loaded.entry_number:
-            self.others.check()
+            self.others.check(self.folder)
         return loaded
 
     def uri_of(self, path: str) -> str:

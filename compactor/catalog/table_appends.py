@@ -350,7 +350,7 @@ class TableAppends:
             return actions
 
         if any(each.files is not None for each in prepared):
-            snapshot = stream.log.append(decide).after.state
+            snapshot = stream.log.append(decide, stream.log.newest).after.state  # read before the files were written
         else:
             snapshot = stream.log.newest.state
         added = []

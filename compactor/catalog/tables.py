@@ -547,7 +547,8 @@ class Table:
         from compactor.catalog.table_appends import member_of
 
         wanted = member_of(LifecycleState, state, "lifecycle state")
-        appended = self.stream(partition).log.append(lambda at: appending.create_stream_version(at.state, wanted))
+        stream = self.stream(partition)
+        appended = stream.log.append(lambda at: appending.create_stream_version(at.state, wanted), stream.load())
         return max(appended.after.state.sources)
 
     def release_stream_version(self, partition: PartitionValues, stream_version: int) -> None:

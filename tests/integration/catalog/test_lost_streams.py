@@ -81,6 +81,31 @@ def test_a_table_without_any_of_its_streams_is_corrupt_to_each_use_and_writes_no
     assert not (root / "tables" / ORDERS / "streams").exists()
 
 
+OF_PARTITIONS = {
+    name: use for name, use in USES.items() if name not in {"scan", "merged", "as_of", "partitions", "compact"}
+}
+
+
+@pytest.mark.parametrize("use", OF_PARTITIONS.values(), ids=OF_PARTITIONS)
+def test_a_partition_without_its_log_is_corrupt_to_each_use_and_gets_no_second_one(
+    lake: DeltaCatalog, root: Path, use: Callable[[Table, dict[str, str]], object]
+) -> None:
+    orders = lake.create_table(ORDERS, ["day"], primary_keys=["id"])
+    for day in ("monday", "tuesday"):
+        orders.append({"day": day}, ROWS)
+    run(lake)
+    log = root / "tables" / ORDERS / "streams" / "day=monday"
+    shutil.rmtree(log)
+    found = DeltaCatalog.open(str(root)).table(ORDERS)
+    with pytest.raises(
+        Corrupt, match=r"no log in .*/streams/day=monday/, and .*/data/day=monday/ shows that it had one"
+    ):
+        use(found, {"day": "monday"})
+    assert not log.exists()
+    assert found.scan().count_rows() == 2
+    found.append({"day": "wednesday"}, ROWS)
+
+
 def test_the_destination_of_a_compaction_is_not__without_its_streams(lake: DeltaCatalog, root: Path) -> None:
     lake.create_table(ORDERS).append({}, ROWS)
     run(lake, into=COPY)
