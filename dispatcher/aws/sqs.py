@@ -12,14 +12,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.errors import Denied, Invalid
+from compactor.storage.aws.boto import known_region, open_client
 from compactor.storage.aws.failures import kind_of, translated
-from compactor.storage.location import checked_endpoint
 from dispatcher.intake.queue import ORIGIN_ATTRIBUTE, REASONS_ATTRIBUTE, MessageAttribute, QueueMessage
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ DELAY_SECONDS_MAX = 900
 REASONS_BYTES_MIN = 200
 """Bytes that the other attributes leave for the reasons."""
 
-_REGION_OF_STAND_INS = "us-east-1"
 _REGION = "[a-z]{2,3}(?:-[a-z]+)+-[0-9]+"
 _REGION_IN_HOST = re.compile(
     rf"(?:^|\.)(?:sqs(?:-fips)?\.(?P<region>{_REGION})\.|(?P<legacy>{_REGION})\.queue\.amazonaws\.)"
@@ -107,28 +105,18 @@ class SqsQueue:
         if urlsplit(url).scheme not in ("http", "https"):
             raise Invalid(f"{url!r} is no queue URL: write https://sqs.region.amazonaws.com/account/name")
         # botocore builds its own user agent anew for each request, which takes a sixth of the client's time.
-        config = Config(
-            retries={"mode": "standard", "total_max_attempts": 5},
-            connect_timeout=5,
-            read_timeout=30,
-            user_agent="lithify",
-        )
-        session = boto3.session.Session()
-        found = region or region_of(url) or session.region_name
-        if found is None and endpoint_url is not None:
-            found = _REGION_OF_STAND_INS
-        if found is None:
-            raise Invalid(f"{url} names no AWS region: give --region, or set AWS_REGION")
+        own_agent = Config(user_agent="lithify")
+        found = known_region(region or region_of(url), endpoint_url, f"{url} names no AWS region")
 
-        def open_client() -> SQSClient:
-            endpoint = checked_endpoint(endpoint_url)
-            with translated(f"queue {url} cannot be reached"):
-                return boto3.session.Session().client("sqs", region_name=found, endpoint_url=endpoint, config=config)
+        def reopen() -> SQSClient:
+            failure = f"queue {url} cannot be reached"
+            client: SQSClient = open_client("sqs", failure, found, endpoint_url, further=own_agent)
+            return client
 
-        client = open_client()
+        client = reopen()
         facts, policy = _look_at(client, url, f"queue {url} cannot be used")
         queue = cls(client, facts, _find_dead_letters(client, url, policy, dead_letter_queue_url), SystemClock())
-        queue._reopen = open_client
+        queue._reopen = reopen
         return queue
 
     @property

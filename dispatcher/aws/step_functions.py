@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-import boto3
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from compactor.model.errors import Denied, Invalid, LithifyError
+from compactor.storage.aws.boto import known_region, open_client
 from compactor.storage.aws.failures import translated
-from compactor.storage.location import checked_endpoint
 from dispatcher.workflow.callbacks import (
     CAUSE_CHARACTERS_MAX,
     ERROR_CHARACTERS_MAX,
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from mypy_boto3_stepfunctions import SFNClient
 
 _GONE = frozenset({"InvalidToken", "TaskDoesNotExist", "TaskTimedOut"})
-_REGION_OF_STAND_INS = "us-east-1"
 
 
 class StepFunctionsCallbacks:
@@ -40,22 +37,16 @@ class StepFunctionsCallbacks:
     @classmethod
     def open(cls, *, endpoint_url: str | None = None, region: str | None = None) -> Self:
         """`region`: that of the workflows, since a token does not contain it; None: the environment's."""
-        config = Config(
-            retries={"mode": "standard", "total_max_attempts": 2},
-            connect_timeout=2,
-            read_timeout=5,
-        )
 
-        def open_client() -> SFNClient:
-            session = boto3.session.Session()
-            found = region or session.region_name or (_REGION_OF_STAND_INS if endpoint_url is not None else None)
-            if found is None:
-                raise Invalid("no AWS region is known for Step Functions: give --region, or set AWS_REGION")
-            endpoint = checked_endpoint(endpoint_url)
-            with translated("Step Functions cannot be reached"):
-                return session.client("stepfunctions", region_name=found, endpoint_url=endpoint, config=config)
+        def open_now() -> SFNClient:
+            found = known_region(region, endpoint_url, "no AWS region is known for Step Functions")
+            failure = "Step Functions cannot be reached"
+            client: SFNClient = open_client(
+                "stepfunctions", failure, found, endpoint_url, tries=2, connect_seconds=2, read_seconds=5
+            )
+            return client
 
-        return cls(open_client)
+        return cls(open_now)
 
     def send_heartbeat(self, task_token: str) -> Reception:
         return self._tell(task_token, lambda client: client.send_task_heartbeat(taskToken=task_token))

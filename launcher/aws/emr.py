@@ -9,21 +9,17 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Protocol, Self
 
-import boto3
-from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError
 
 from compactor.model.errors import Conflict, Denied, ErrorKind, Unavailable
 from compactor.planning.cluster_plan import ClusterUse
+from compactor.storage.aws.boto import open_client
 from compactor.storage.aws.failures import code_of, translated
-from compactor.storage.location import checked_endpoint
 from launcher.emr.reasons import of_refusal
 from launcher.emr.request import JsonObject
 from launcher.emr.service import ClusterSeen, InstanceSeen, JobRunSeen, StepSeen
 from launcher.spark_job import JobFailed, NoCapacity, NotLaunched
 
-TRIES = 5
-CONNECT_SECONDS, READ_SECONDS = 5, 30
 Answer = dict[str, Any]
 """An answer of a service whose types are not installed: boto3's model of the service defines it."""
 
@@ -59,9 +55,9 @@ class BotoEmr:
 
     @classmethod
     def open(cls, region: str, endpoint_url: str | None = None) -> Self:
-        client: _EmrClient = _open("emr", region, endpoint_url, TRIES)
-        single_try: _EmrClient = _open("emr", region, endpoint_url, 1)
-        return cls(client, single_try)
+        failure = f"emr in {region} cannot be reached"
+        client: _EmrClient = open_client("emr", failure, region, endpoint_url)
+        return cls(client, open_client("emr", failure, region, endpoint_url, tries=1))
 
     def run_job_flow(self, request: JsonObject) -> str:
         try:
@@ -107,8 +103,8 @@ class BotoEmrServerless:
 
     @classmethod
     def open(cls, application_id: str, region: str, endpoint_url: str | None = None) -> Self:
-        client: _ServerlessClient = _open("emr-serverless", region, endpoint_url, TRIES)
-        return cls(client, application_id)
+        failure = f"emr-serverless in {region} cannot be reached"
+        return cls(open_client("emr-serverless", failure, region, endpoint_url), application_id)
 
     def start_job_run(self, request: JsonObject) -> str:
         with _refused("EMR Serverless starts no job run"):
@@ -137,18 +133,6 @@ class BotoEmrServerless:
             except ClientError as error:
                 if code_of(error) not in (*_GONE, "ValidationException"):  # it has ended
                     raise
-
-
-def _open(service: str, region: str, endpoint_url: str | None, tries: int) -> Any:  # noqa: ANN401  (no types installed)
-    config = Config(
-        retries={"mode": "standard", "total_max_attempts": tries},
-        connect_timeout=CONNECT_SECONDS,
-        read_timeout=READ_SECONDS,
-    )
-    endpoint = checked_endpoint(endpoint_url)
-    with translated(f"{service} in {region} cannot be reached"):
-        session = boto3.session.Session()
-        return session.client(service, region_name=region, endpoint_url=endpoint, config=config)  # type: ignore[call-overload]
 
 
 @contextmanager

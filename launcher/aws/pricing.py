@@ -4,18 +4,12 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, Self
 
-import boto3
-from botocore.config import Config
-
+from compactor.storage.aws.boto import open_client
 from compactor.storage.aws.failures import translated
-from compactor.storage.location import checked_endpoint
 from launcher.sizing.published_prices import PriceRequest, Product
 
 ENDPOINT_REGION, ENDPOINT_REGION_OF_CHINA = "us-east-1", "cn-northwest-1"
 """The service has an endpoint in few regions, and answers there for all regions of their partition."""
-
-TRIES = 5
-CONNECT_SECONDS, READ_SECONDS = 5, 30
 
 
 class _Pages(Protocol):
@@ -36,17 +30,7 @@ class BotoPrices:
     def open(cls, region: str, endpoint_url: str | None = None) -> Self:
         """`region`: whose prices will be asked for."""
         where = ENDPOINT_REGION_OF_CHINA if region.startswith("cn-") else ENDPOINT_REGION
-        config = Config(
-            retries={"mode": "standard", "total_max_attempts": TRIES},
-            connect_timeout=CONNECT_SECONDS,
-            read_timeout=READ_SECONDS,
-        )
-        with translated(f"AWS's price list in {where} cannot be reached"):
-            session = boto3.session.Session()
-            client = session.client(
-                "pricing", region_name=where, endpoint_url=checked_endpoint(endpoint_url), config=config
-            )
-        return cls(client)
+        return cls(open_client("pricing", f"AWS's price list in {where} cannot be reached", where, endpoint_url))
 
     def products(self, request: PriceRequest) -> Iterator[Product]:
         filters = [

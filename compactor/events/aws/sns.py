@@ -14,8 +14,8 @@ from compactor.events.relay import Event
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Invalid, Unavailable
 from compactor.model.retries import Backoff, Retry
+from compactor.storage.aws.boto import open_client
 from compactor.storage.aws.failures import kind_of, translated
-from compactor.storage.location import checked_endpoint
 
 if TYPE_CHECKING:
     from mypy_boto3_sns import SNSClient
@@ -59,23 +59,23 @@ class SnsSink:
         if len(parts) < 6 or parts[2] != "sns":
             raise Invalid(f"{topic_arn!r} is no SNS topic: write arn:aws:sns:region:account:name")
         connect_seconds, read_seconds, tries = (5, 20, 4) if patient else (2, 5, 1)
-        config = Config(
-            retries={"mode": "standard", "total_max_attempts": tries},
-            connect_timeout=connect_seconds,
-            read_timeout=read_seconds,
-            parameter_validation=False,  # they are typed, and events are small
-        )
 
-        def open_client() -> SNSClient:
-            endpoint = checked_endpoint(endpoint_url)
-            session = boto3.session.Session()
-            with translated(f"topic {topic_arn} cannot be reached"):
-                client = session.client("sns", region_name=parts[3], endpoint_url=endpoint, config=config)
+        def reopen() -> SNSClient:
+            client: SNSClient = open_client(
+                "sns",
+                f"topic {topic_arn} cannot be reached",
+                parts[3],
+                endpoint_url,
+                tries=tries,
+                connect_seconds=connect_seconds,
+                read_seconds=read_seconds,
+                further=Config(parameter_validation=False),  # they are typed, and events are small
+            )
             client.meta.events.register("before-call.sns.PublishBatch", _encode_once)
             return client
 
-        sink = cls(open_client(), topic_arn, clock, PUBLISH_ATTEMPTS if patient else 1)
-        sink._reopen = open_client
+        sink = cls(reopen(), topic_arn, clock, PUBLISH_ATTEMPTS if patient else 1)
+        sink._reopen = reopen
         return sink
 
     def check(self) -> None:

@@ -2,16 +2,13 @@
 
 from typing import Any, Protocol, Self
 
-import boto3
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from compactor.publishing.glue import GlueTable
+from compactor.storage.aws.boto import open_client
 from compactor.storage.aws.failures import code_of, translated
-from compactor.storage.location import checked_endpoint
 
-TRIES = 3
-CONNECT_SECONDS, READ_SECONDS = 5, 20
+TRIES, READ_SECONDS = 3, 20
 Answer = dict[str, Any]
 """An answer of a service whose types are not installed: boto3's model of the service defines it."""
 
@@ -36,16 +33,8 @@ class BotoGlue:
     @classmethod
     def open(cls, region: str | None = None, endpoint_url: str | None = None) -> Self:
         """`region`: None: that of the environment."""
-        config = Config(
-            retries={"mode": "standard", "total_max_attempts": TRIES},
-            connect_timeout=CONNECT_SECONDS,
-            read_timeout=READ_SECONDS,
-        )
-        endpoint = checked_endpoint(endpoint_url)
-        with translated("Glue cannot be reached"):
-            session = boto3.session.Session()
-            client: _GlueClient = session.client("glue", region_name=region, endpoint_url=endpoint, config=config)
-            return cls(client)
+        failure = "Glue cannot be reached"
+        return cls(open_client("glue", failure, region, endpoint_url, tries=TRIES, read_seconds=READ_SECONDS))
 
     def table(self, database: str, name: str) -> GlueTable | None:
         with translated(f"Glue table {database}.{name} cannot be read"):

@@ -39,6 +39,7 @@ from compactor.model.errors import Corrupt, Denied, Invalid, Unavailable
 from compactor.model.machine import this_release
 from compactor.model.retries import Backoff, Retry
 from compactor.storage.aws import native
+from compactor.storage.aws.boto import REGION_OF_STAND_INS
 from compactor.storage.aws.failures import code_of, is_temporary, kind_of, translated
 from compactor.storage.aws.limits import LIMITS, RequestLimits, within
 from compactor.storage.aws.native import CHECKSUM, Endpoint, NotByObstore, checksum_of
@@ -78,7 +79,6 @@ CONFLICTS = Retry(Backoff(first_seconds=0.02, longest_seconds=1.0, jitter=1.0), 
 _CONFLICT_CODES = ("ConditionalRequestConflict", "OperationAborted")
 
 _UPLOAD = "?uploadId="
-_REGION_OF_STAND_INS = "us-east-1"
 
 
 class S3Clients:
@@ -203,7 +203,7 @@ class S3Clients:
         client = self._session.client(
             "s3",
             endpoint_url=self._endpoint_url,
-            region_name=self._region or (_REGION_OF_STAND_INS if is_stand_in else None),
+            region_name=self._region or (REGION_OF_STAND_INS if is_stand_in else None),
             config=Config(
                 connect_timeout=self.limits.connect_seconds,
                 read_timeout=self.limits.answer_seconds,
