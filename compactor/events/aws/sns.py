@@ -7,14 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-import boto3
 from botocore.config import Config
 
 from compactor.events.relay import Event
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Invalid, Unavailable
 from compactor.model.retries import Backoff, Retry
-from compactor.storage.aws.boto import open_client
+from compactor.storage.aws.boto import new_session, open_client
 from compactor.storage.aws.failures import kind_of, translated
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ def _batches(events: Sequence[Event]) -> Iterator[_Batch]:
 
 def sns_regions() -> Mapping[str, frozenset[str]]:
     """The regions of each partition of AWS: `aws`, `aws-cn` and so on."""
-    session = boto3.session.Session()
+    session = new_session()
     return {
         partition: frozenset(session.get_available_regions("sns", partition_name=partition))
         for partition in session.get_available_partitions()

@@ -29,8 +29,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
-import boto3
-import botocore.session
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
@@ -39,7 +37,7 @@ from compactor.model.errors import Corrupt, Denied, Invalid, Unavailable
 from compactor.model.machine import this_release
 from compactor.model.retries import Backoff, Retry
 from compactor.storage.aws import native
-from compactor.storage.aws.boto import REGION_OF_STAND_INS
+from compactor.storage.aws.boto import REGION_OF_STAND_INS, new_session
 from compactor.storage.aws.failures import code_of, is_temporary, kind_of, translated
 from compactor.storage.aws.limits import LIMITS, RequestLimits, within
 from compactor.storage.aws.native import CHECKSUM, Endpoint, NotByObstore, checksum_of
@@ -195,12 +193,11 @@ class S3Clients:
             self._client = self._open()
 
     def _open(self) -> S3Client:
-        session = botocore.session.get_session()
+        self._session = session = new_session()
         bundle = session.get_config_variable("ca_bundle")
         self._certificates = _certificates(bundle) if bundle else None
-        self._session = boto3.session.Session(botocore_session=session)
         is_stand_in = self._endpoint_url is not None
-        client = self._session.client(
+        client: S3Client = session.create_client(  # type: ignore[assignment]
             "s3",
             endpoint_url=self._endpoint_url,
             region_name=self._region or (REGION_OF_STAND_INS if is_stand_in else None),
