@@ -13,7 +13,7 @@ from typing import TypeVar
 from tests.benchmarks import contests, goals, plot, report
 from tests.benchmarks.acceptance import measure_acceptance
 from tests.benchmarks.bandwidth import measure_bandwidth
-from tests.benchmarks.bounded import measure_bounded
+from tests.benchmarks.bounded import measure_bounded, measure_linear
 from tests.benchmarks.columns import measure_columns
 from tests.benchmarks.contests import DELTAS, EVERYBODY, Arena, Entry
 from tests.benchmarks.data import NARROW, WIDE
@@ -62,6 +62,9 @@ SECTIONS = (
     "in",
     "landing",
 )
+ON_REQUEST = ("linear",)
+"""Sections that take 50 GB and half an hour."""
+
 RESULTS = Path(__file__).with_name("RESULTS.md")
 PLOT = "time_by_table_size.png"
 
@@ -87,6 +90,7 @@ def _section(
 
 _WITHOUT_CONTESTANTS: Mapping[str, _Measure] = {
     "bounded": _section(measure_bounded, report.bounded_section, goals.goals_of_bounded),
+    "linear": _section(measure_linear, report.linear_section, goals.goals_of_linear),
     "pages": _section(measure_page_trust, report.page_trust_section, goals.goals_of_page_trust),
     "acceptance": _section(measure_acceptance, report.acceptance_section, goals.goals_of_acceptance),
     "workers": _section(measure_workers, report.workers_section, goals.goals_of_workers),
@@ -197,7 +201,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5, help="timed runs of each contestant, after a first one (5)")
     parser.add_argument("--scale", type=float, default=1.0, help="of 4,000,000 narrow and 800,000 wide rows (1)")
     parser.add_argument("--only", nargs="+", choices=EVERYBODY, default=EVERYBODY, help="contestants that take part")
-    parser.add_argument("--section", nargs="+", choices=SECTIONS, default=SECTIONS, help="what to measure")
+    parser.add_argument(
+        "--section", nargs="+", choices=(*SECTIONS, *ON_REQUEST), default=SECTIONS, help="what to measure"
+    )
     parser.add_argument(
         "--shape", nargs="+", choices=_SHAPES, default=tuple(_SHAPES), help="rows of 75 bytes, of 1 KiB"
     )

@@ -1,10 +1,14 @@
 """Tables that fit into nothing: 64 million narrow rows on tasks of 256 MiB and 2 GiB of scratch, and 10 million of 1 KB
 in files and row groups that are larger than a task of 512 MiB, launched as the dispatcher would. Measured is not the
-time but what the job takes at its peak, beside what its plan allows."""
+time but what the job takes at its peak, beside what its plan allows.
+
+And whether the time of a session is that of its rows: 16, 64 and 256 million on tasks of 512 MiB and 6 GiB of scratch,
+which takes some 50 GB of disk."""
 
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import threading
 import time
@@ -48,6 +52,10 @@ WIDE_ROWS_PER_FILE, WIDE_ROWS_PER_GROUP = 2_000_000, 500_000
 WIDE_RESOURCES = replace(RESOURCES, task_memory_bytes=512 * MIB, scratch_bytes=1_024 * MIB)
 """At any scale: a round takes a whole file at least."""
 
+LINEAR_FACTORS = (64, 16, 4)
+LINEAR_RESOURCES = replace(RESOURCES, task_memory_bytes=512 * MIB, scratch_bytes=6_144 * MIB)
+"""Of the narrow table of the main contest; of a table of any size."""
+
 _SAMPLE_SECONDS = 0.1
 
 
@@ -70,7 +78,7 @@ class Peaks:
 
 @dataclass(frozen=True)
 class Bounded:
-    """What came of it."""
+    """What came of it. cpu_seconds: of all processes of the job."""
 
     shape: str
     rows: int
@@ -79,6 +87,7 @@ class Bounded:
     plan: SessionPlan
     rounds: int
     seconds: float
+    cpu_seconds: float
     idle_task: int
     peaks: Peaks
 
@@ -93,6 +102,15 @@ def measure_bounded(folder: Path, scale: float) -> list[Bounded]:
     return [*found, _measure(here, wide, large, WIDE_RESOURCES)]
 
 
+def measure_linear(folder: Path, scale: float) -> list[Bounded]:
+    """The largest table first, as its data needs most room. Raises `Wrong` where other rows survive."""
+    found = []
+    for factor in LINEAR_FACTORS:
+        here, shape = folder / "linear", NARROW.times(factor * scale)
+        found.append(_measure(here, shape, data.write_table(here / "data", shape), LINEAR_RESOURCES))
+    return found
+
+
 def _measure(here: Path, shape: Shape, files: Files, resources: Resources) -> Bounded:
     lake = DeltaCatalog.open(here / "lake")
     lake.create_table(TABLE).append({}, list(files.paths))
@@ -101,7 +119,10 @@ def _measure(here: Path, shape: Shape, files: Files, resources: Resources) -> Bo
     session = JobRunFolder(plan.spec.job_run.job_run_id).session(plan.spec.session_id)
     plan_key = session.plan(1).key
     state.put_if_absent(plan_key, plan.render())
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds, peaks, idle_task = _run(here / "work", SparkJob("bounded", state.location, plan_key, 1, resources))
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_seconds = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
     stream = DeltaCatalog.open(here / "lake").table(TABLE).stream({})
     compacted = stream.load().state.compacted
     if compacted is None:
@@ -110,7 +131,9 @@ def _measure(here: Path, shape: Shape, files: Files, resources: Resources) -> Bo
     Referee(data.survivors(shape, None)).check("lithify, bounded", paths)
     rounds = compacted.last_round.round_number
     shutil.rmtree(here)
-    return Bounded(shape.name, shape.rows, len(files.paths), resources, plan, rounds, seconds, idle_task, peaks)
+    return Bounded(
+        shape.name, shape.rows, len(files.paths), resources, plan, rounds, seconds, cpu_seconds, idle_task, peaks
+    )
 
 
 def _plan(lake: DeltaCatalog, resources: Resources) -> SessionPlan:

@@ -128,6 +128,13 @@ def _goals_within_bounds(measured: Bounded) -> list[Goal]:
     return goals
 
 
+def goals_of_linear(found: Sequence[Bounded]) -> list[Goal]:
+    """The time of a row does not depend on how many there are; no bound is exceeded."""
+    largest, smallest = (each.cpu_seconds / each.rows for each in (found[0], found[-1]))
+    time = Goal(f"{found[0].rows:,} rows: time of a row, of that of {found[-1].rows:,}", 1.1, largest / smallest)
+    return [time, *goals_of_bounded(found[:1])]
+
+
 def goals_of_page_trust(measured: PageTrust) -> list[Goal]:
     """Checks of our pages are cheap enough to be always on."""
     return [Goal("checksums and row groups that are read back, of a compaction", 0.03, measured.share)]

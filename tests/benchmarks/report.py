@@ -216,6 +216,31 @@ def _bounded_text(measured: Bounded) -> str:
     return f"{text}{markdown_table(['what', 'peak, MiB', 'given, MiB'], shown)}\n{plan}\n"
 
 
+def linear_section(found: Sequence[Bounded]) -> Section:
+    """Whether time follows rows."""
+    rows = [
+        (
+            f"{each.rows:,}",
+            f"{each.rounds}",
+            f"{each.seconds:.0f}",
+            f"{each.cpu_seconds:.0f}",
+            f"{1e9 * each.cpu_seconds / each.rows:.0f}",
+            *(f"{peak / _MIB:,.0f}" for peak in (each.peaks.task, each.peaks.driver, each.peaks.scratch)),
+        )
+        for each in found
+    ]
+    given = found[0].resources
+    text = (
+        f"Narrow rows on {given.tasks} cores, launched as the dispatcher launches: {given.task_memory_bytes // _MIB} "
+    )
+    text += (
+        f"MiB a task, {(given.scratch_bytes or 0) // _MIB:,} MiB of scratch. Processor seconds are of all processes, "
+    )
+    text += "the start of Spark included.\n\n"
+    columns = ["rows", "rounds", "s", "processor s", "processor ns a row", "task, MiB", "driver, MiB", "scratch, MiB"]
+    return "Time follows rows", text + markdown_table(columns, rows)
+
+
 def page_trust_section(measured: PageTrust) -> Section:
     """What checksums and row groups that are read back take of a compaction."""
     rows = [
