@@ -7,6 +7,7 @@ The paper measures bytes of decompressed Parquet; the model takes them as bytes 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -255,7 +256,11 @@ def _svg(name: str, draw: Callable[[Axes], None]) -> str:
         written = io.StringIO()
         figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
         plt.close(figure)
-    return "\n".join(line.rstrip() for line in written.getvalue().splitlines()) + "\n"
+    # Matplotlib's ids are digests of coordinates, whose last digits differ from processor to processor.
+    drawn = written.getvalue()
+    for number, digest in enumerate(dict.fromkeys(re.findall(r'id="([mp][0-9a-f]{10})"', drawn)), 1):
+        drawn = drawn.replace(digest, f"{name}-{number}")
+    return "\n".join(line.rstrip() for line in drawn.splitlines()) + "\n"
 
 
 def _draw_buckets(axes: Axes) -> None:
