@@ -56,5 +56,5 @@ def _lag(lag: TableLag) -> dict[str, object]:
         "pending_bytes": figures.pending_bytes,
         "small_files": figures.small_files,
         "dead_rows": figures.dead_rows,
-        "published_lag_seconds": figures.published_lag_seconds(lag.at_ms) if lag.is_published else None,
+        "published_lag_seconds": lag.published_lag_seconds,
     }

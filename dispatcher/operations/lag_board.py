@@ -101,6 +101,6 @@ def sample_of(lag: TableLag, lake: str, at_ms: int) -> LagSample:
         small_files=figures.small_files,
         rows=figures.rows,
         dead_rows=figures.dead_rows,
-        published_lag_seconds=figures.published_lag_seconds(lag.at_ms) if lag.is_published else None,
+        published_lag_seconds=lag.published_lag_seconds,
         unsent_decisions=lag.unsent_decisions,
     )

@@ -53,6 +53,11 @@ class TableLag:
         return self.figures.lag_seconds(self.at_ms)
 
     @property
+    def published_lag_seconds(self) -> float | None:
+        """None: it is not published."""
+        return self.figures.published_lag_seconds(self.at_ms) if self.is_published else None
+
+    @property
     def behind(self) -> float:
         """The lag as a share of its bound: above 1 the table is late; 0 where there is no bound."""
         return 0.0 if not self.bound_seconds else self.lag_seconds / self.bound_seconds
@@ -120,5 +125,5 @@ def table_gauges(lags: Iterable[TableLag]) -> Iterator[Sample]:
         yield Sample(TABLE_PENDING_BYTES, figures.pending_bytes, table)
         yield Sample(TABLE_SMALL_FILES, figures.small_files, table)
         yield Sample(TABLE_DEAD_ROWS, figures.dead_rows, table)
-        if each.is_published:
-            yield Sample(TABLE_PUBLISHED_LAG, figures.published_lag_seconds(each.at_ms), table)
+        if each.published_lag_seconds is not None:
+            yield Sample(TABLE_PUBLISHED_LAG, each.published_lag_seconds, table)

@@ -346,7 +346,7 @@ def _table(lag: TableLag) -> dict[str, Any]:
         "lag_seconds": lag.lag_seconds,
         "lag_bound_seconds": lag.bound_seconds,
         **{name: getattr(figures, name) for name in ("pending_rows", "pending_bytes", "small_files", "dead_rows")},
-        "published_lag_seconds": figures.published_lag_seconds(lag.at_ms) if lag.is_published else None,
+        "published_lag_seconds": lag.published_lag_seconds,
     }
 
 
