@@ -21,7 +21,7 @@ from compactor.planning.bundle_plan import (
     bundled,
     plan_bundle,
 )
-from compactor.planning.cluster_plan import ClusterPlan
+from compactor.planning.cluster_plan import ClusterPlan, StoreUse
 from compactor.planning.session_planner import (
     MeasuredSession,
     is_idle,
@@ -32,7 +32,6 @@ from compactor.planning.session_planner import (
 from compactor.planning.session_streams import Commit, commits_of
 from compactor.planning.sizing import Resources, SessionSize, size_session
 from compactor.planning.spec import SessionPlan, SessionSpec
-from compactor.planning.store_use import StoreUse
 from compactor.planning.time_model import SLA_BUFFER
 from compactor.planning.where_to_run import (
     InOneProcess,

@@ -1,32 +1,36 @@
 """Runs the steps of a round on Spark. All calls of PySpark's private interface are in this room.
 
-`records.py` serializes records; `storage_level.py` decides where Spark keeps records between two of its jobs.
+`records.py` serializes records; `storage_level` decides where Spark keeps records between two of its jobs.
 Tried on Spark 3.5, 4.0 and 4.3: `make test-spark-3.5`, `make test`, `make test-spark-latest`.
 """
 
 from __future__ import annotations
 
+import gc
 import pickle
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from threading import Thread
-from typing import Generic
+from typing import Any, Generic
 
-from pyspark import RDD, Accumulator, AccumulatorParam, Broadcast, SparkContext
+from pyspark import RDD, Accumulator, AccumulatorParam, Broadcast, SparkContext, StorageLevel
 
 from compactor.engine.errors import spark_job
 from compactor.engine.local import local_resources, runs_here
 from compactor.engine.protocol import Addressed, Kept, KeptT, NoteT, Records, RecordT, ResultT, TaskT
 from compactor.engine.records import RecordSerializer, on_one_machine, record_serializer, shuffle, unbatched
-from compactor.engine.storage_level import release_scratch, storage_level
 from compactor.planning.sizing import Resources
 
 _LOOPBACK = "127.0.0.1"
 
 SENT_WITH_FUNCTION_BYTES_MAX = 32 * 1024
 """Limit for all tasks' values together. A broadcast takes longer than sending this many bytes with each task."""
+
+MEMORY_SHARE_MAX = 0.5
+"""Share of the memory that is left for kept blocks. Spark counts kept blocks, but not all other memory: with a larger
+share, a JVM ran out of memory while it loaded a block that was on its disk already."""
 
 
 class SparkEngine:
@@ -193,3 +197,33 @@ def _one_value(
     function: Callable[[int, Iterable[RecordT]], ResultT], partition: int, records: Iterable[RecordT]
 ) -> Iterator[ResultT]:
     yield function(partition, records)
+
+
+def storage_level(spark: SparkContext, needed_bytes: int) -> StorageLevel:
+    """In memory if there is ample room for this many bytes, else on disk."""
+    has_room = needed_bytes <= MEMORY_SHARE_MAX * storage_left_bytes(spark)
+    return StorageLevel.MEMORY_AND_DISK if has_room else StorageLevel.DISK_ONLY
+
+
+def release_scratch(spark: SparkContext) -> None:
+    """Makes Spark delete the shuffle files of unreferenced RDDs now rather than in half an hour.
+
+    Its cleaner learns of them from the JVM's garbage collection, which the driver of a session hardly needs. If records
+    are in files of their own there is next to nothing to delete.
+    """
+    jvm: Any = spark._jvm  # noqa: SLF001
+    gc.collect()  # PySpark keeps its RDDs in circles of references
+    jvm.System.gc()
+
+
+def storage_left_bytes(spark: SparkContext) -> int:
+    """The memory left on all executors, as if each had as little as the one with the least.
+
+    A cluster's driver, which is listed beside its executors, keeps nothing.
+    """
+    left = []
+    status = spark._jsc.sc().getExecutorMemoryStatus().values().iterator()  # noqa: SLF001
+    while status.hasNext():
+        # Pairs of (maximum, remaining) memory.
+        left.append(int(status.next()._2()))  # noqa: SLF001
+    return min(left, default=0) * max(len(left) - 1, 1)

@@ -13,11 +13,11 @@ from compactor.catalog.keys import TableFolder
 from compactor.catalog.properties import GRACE_SECONDS, NO_PROPERTIES, TableProperties
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import DeltaCatalog
-from compactor.maintenance.dropped import find_dropped_garbage
 from compactor.maintenance.garbage import (
     StreamGarbage,
     delete_garbage,
     delete_unfinished,
+    find_dropped_garbage,
     find_garbage,
     find_unfinished,
 )

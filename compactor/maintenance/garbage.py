@@ -54,6 +54,7 @@ from compactor.catalog.actions import (
     StreamVersionDeprecated,
     StreamVersionReleased,
 )
+from compactor.catalog.definition import TableDefinition
 from compactor.catalog.keys import (
     CompactedFilePath,
     DeltaFilePath,
@@ -168,6 +169,27 @@ def find_unfinished(
     """Writes below the lake's root that began before the grace period: their writers cannot be alive."""
     since_ms = clock.now_ms() - int(grace_seconds * 1_000)
     return tuple(write for write in store.unfinished() if write.begun_at_ms < since_ms)
+
+
+def find_dropped_garbage(
+    store: ObjectStore, definition: TableDefinition, clock: Clock, grace_seconds: float
+) -> StreamGarbage:
+    """Of a table that was dropped: all of its objects but logs and hints, published files and metadata too, once nobody
+    can need them.
+
+    A file of a table that was dropped before its grace period, and before its retention if that is longer, is garbage
+    if it was written before the grace period too: an append that had opened the table may have written it later."""
+    folder, dropped_at_ms = TableFolder(definition.table_id), definition.dropped_at_ms
+    since_ms = clock.now_ms() - int(grace_seconds * 1_000)
+    kept_seconds = max(grace_seconds, definition.properties.retention_seconds or 0)
+    is_over = dropped_at_ms is not None and dropped_at_ms < clock.now_ms() - int(kept_seconds * 1_000)
+    sorted_out = SortedOut(
+        since_ms if is_over else 0, lambda key: is_unfinished(key) or parse_any(key, KEYS) is not None
+    )
+    for part in (f"{folder.key}/data", folder.open_files, IcebergFolder(definition.table_id).key, folder.news):
+        for entry in store.list(f"{part}/"):
+            sorted_out.add(entry, is_needed=False)
+    return sorted_out.garbage(f"{definition.table_id}, dropped", {})
 
 
 def delete_unfinished(store: ObjectStore, writes: Iterable[UnfinishedWrite]) -> None:

@@ -14,9 +14,9 @@ from pydantic import Field
 
 from compactor.model.document import Document
 from compactor.model.names import counted
+from compactor.planning.cluster_plan import StoreUse
 from compactor.planning.sizing import SESSION_SECONDS
 from compactor.planning.spec import SessionPlan
-from compactor.planning.store_use import StoreUse
 from compactor.planning.time_model import SLA_BUFFER
 
 MEMBERS_OF_A_TASK_MAX = 8

@@ -1,6 +1,7 @@
-"""The planned cluster of a session, and its cost: documents that are part of plans, logs and events.
+"""The planned cluster of a session, its use of a store, and its cost: documents that are part of plans, logs and
+events.
 
-`launcher/sizing/` chooses and calculates them. A session on an existing machine has neither.
+`launcher/sizing/` chooses and calculates clusters and costs. A session on an existing machine has neither.
 """
 
 from pydantic import Field
@@ -169,3 +170,37 @@ class ClusterPlan(Document):
     @property
     def scratch_bytes_per_node(self) -> int:
         return (self.scratch_volumes_per_node * self.scratch_volume_gib or self.local_disk_gib) * 1024**3
+
+
+REQUEST_BYTES = 8 * 1024**2
+"""Bytes per request for a part of a file, read or written."""
+
+GETS_PER_FILE = 3
+"""Requests to open a file of a lake on S3: its size, its footer, its first columns."""
+
+REQUESTS_PER_ROUND = 40
+"""Requests of a round in addition to its files: log entries, plan, heartbeats."""
+
+
+class StoreUse(Document):
+    """
+    Attributes:
+        puts: objects, and parts of large ones
+        gets: reads of any kind
+        written_bytes: that are stored afterwards"""
+
+    puts: int = Field(default=0, ge=0)
+    gets: int = Field(default=0, ge=0)
+    written_bytes: int = Field(default=0, ge=0)
+
+
+def store_use(*, rounds: int, files_read: int, bytes_read: int, files_written: int, bytes_written: int) -> StoreUse:
+    """From files and bytes, which are predicted before a session and known after it: requests are not counted.
+
+    Worked: 1 round that reads 100 files of 1 GiB in all and writes 10 files of as much: 300 + 128 + 40 GETs, and
+    10 + 128 + 40 PUTs."""
+    return StoreUse(
+        puts=files_written + bytes_written // REQUEST_BYTES + REQUESTS_PER_ROUND * rounds,
+        gets=GETS_PER_FILE * files_read + bytes_read // REQUEST_BYTES + REQUESTS_PER_ROUND * rounds,
+        written_bytes=bytes_written,
+    )

@@ -18,8 +18,7 @@ from compactor.model.counts import RowTotals, SortKey
 from compactor.model.document import Document
 from compactor.model.errors import ErrorKind, reasons_of
 from compactor.model.names import NOT_WRITTEN, PARTITION_STREAM_POSITION, ContentType, SortOrder, TableId
-from compactor.planning.cluster_plan import ClusterPlan, ClusterUse, Cost
-from compactor.planning.store_use import StoreUse
+from compactor.planning.cluster_plan import ClusterPlan, ClusterUse, Cost, StoreUse
 from compactor.storage.location import StoreLocation
 
 ROWS_PER_PRIMARY_KEY_INDEX_FILE = 38_000_000

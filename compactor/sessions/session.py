@@ -38,12 +38,12 @@ from compactor.engine.protocol import Engine
 from compactor.log.durable_log import LogState
 from compactor.log_context import bound
 from compactor.model.clock import Clock
+from compactor.planning.cluster_plan import StoreUse, store_use
 from compactor.planning.round_plan import DeltaFileRef
 from compactor.planning.round_planner import RoundTurn, plan_rehash, plan_round
 from compactor.planning.session_input import SessionInput, read_session_input
 from compactor.planning.session_streams import Commit, ReadReport, SessionStreams, commits_of
 from compactor.planning.spec import SessionPlan, SessionResult
-from compactor.planning.store_use import StoreUse, store_use
 from compactor.sessions.in_flight import in_flight, planned
 from compactor.sessions.pace import FIRST_PASS_SHARE, ExpectedWork, Pace, Worked
 from compactor.sessions.round_commit import commit_rehash, commit_round, complete

@@ -10,7 +10,7 @@ from compactor.catalog.definition import TableDefinition
 from compactor.catalog.dropping import Drop, Purge
 from compactor.catalog.restoring import Restore
 from compactor.lake import DeltaCatalog
-from compactor.maintenance.dropped import find_dropped_garbage
+from compactor.maintenance.garbage import find_dropped_garbage
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid
 from compactor.model.names import counted, render_partition

@@ -19,8 +19,7 @@ from rich.progress import track
 from compactor.catalog.tables import Table
 from compactor.importing.hive_folder import REASONS_MAX
 from compactor.importing.source_table import SourceTable, is_metadata
-from compactor.importing.sources import read_source
-from compactor.importing.table_import import ImportedPartition, TableImport
+from compactor.importing.table_import import ImportedPartition, TableImport, read_source
 from compactor.lake import DeltaCatalog
 from compactor.model.errors import Invalid
 from compactor.model.names import ContentType, counted

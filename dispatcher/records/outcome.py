@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping
 from heapq import heapreplace
 
 from compactor.model.names import render_partition
-from compactor.planning.cluster_plan import Cost
-from compactor.planning.store_use import StoreUse
+from compactor.planning.cluster_plan import Cost, StoreUse
 from dispatcher.records.job_run_log import (
     NO_OUTCOME,
     JobRunOutcome,

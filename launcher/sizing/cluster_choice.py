@@ -15,7 +15,7 @@ from typing import Self
 from compactor.model.errors import Invalid, refuse_if
 from compactor.model.names import counted
 from compactor.planning.capacity import Scarce, Shortage, shortages
-from compactor.planning.cluster_plan import ClusterPlan, Cost, PaidRates
+from compactor.planning.cluster_plan import ClusterPlan, Cost, PaidRates, StoreUse
 from compactor.planning.sizing import (
     ROW_INDEX_BYTES,
     Resources,
@@ -25,7 +25,6 @@ from compactor.planning.sizing import (
     size_session,
     work_of,
 )
-from compactor.planning.store_use import StoreUse
 from launcher.sizing.desired_sla import DesiredSla
 from launcher.sizing.instance_types import BUILT_IN, InstanceType, PriceList
 from launcher.sizing.money import Nodes, cost_of, cost_sentences, expected_store_use, rates_of

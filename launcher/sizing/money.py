@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compactor.planning.cluster_plan import ClusterPlan, ClusterUse, Cost, PaidRates, UnitRates
+from compactor.planning.cluster_plan import ClusterPlan, ClusterUse, Cost, PaidRates, StoreUse, UnitRates, store_use
 from compactor.planning.sizing import INDEX_BYTES_PER_ROW, SessionSize
-from compactor.planning.store_use import StoreUse, store_use
 from compactor.planning.time_model import SessionWork
 from launcher.sizing.instance_types import InstanceType, PriceList
 

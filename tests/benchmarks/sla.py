@@ -36,14 +36,13 @@ from compactor.engine.in_process import InProcessEngine
 from compactor.engine.protocol import Engine
 from compactor.model.clock import SystemClock
 from compactor.model.counts import SortKey
-from compactor.planning.cluster_plan import PaidRates
+from compactor.planning.cluster_plan import PaidRates, StoreUse
 from compactor.planning.session_planner import measure_session, pin_sessions, plan_sized
 from compactor.planning.sizing import (
     Sizing,
     size_session,
 )
 from compactor.planning.spec import JobRunSpec, SessionResult
-from compactor.planning.store_use import StoreUse
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.opening import open_store
 from launcher.sizing.money import SECONDS_MIN, cost_of, expected_store_use

@@ -15,8 +15,7 @@ from pyspark.sql import SparkSession
 
 from compactor.engine.prestart import prestart_workers
 from compactor.engine.records import RecordSerializer, shuffle
-from compactor.engine.spark import SparkEngine
-from compactor.engine.storage_level import release_scratch, storage_left_bytes
+from compactor.engine.spark import SparkEngine, release_scratch, storage_left_bytes
 from compactor.model.clock import SystemClock
 from compactor.task_progress import ProgressAddress, RowCounter, listening
 from tests.waiting import wait_until

@@ -18,6 +18,7 @@ mpl.use("Agg")  # a backend that needs no screen, chosen before pyplot is loaded
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
+from compactor.planning.cluster_plan import StoreUse
 from compactor.planning.sizing import (
     DEDUPE_BYTES_PER_ROW,
     Resources,
@@ -26,7 +27,6 @@ from compactor.planning.sizing import (
     hash_buckets_for,
     size_session,
 )
-from compactor.planning.store_use import StoreUse
 from launcher.sizing.cluster_choice import resources_of
 from launcher.sizing.instance_types import BUILT_IN
 from launcher.sizing.money import Nodes, cost_of, rates_of

@@ -29,10 +29,9 @@ from compactor.log.keys import EntryObject
 from compactor.model.errors import EXIT_FENCED, Conflict, Denied, ErrorKind, Fenced, LithifyError, Unavailable
 from compactor.model.retries import Backoff
 from compactor.planning.bundle_plan import BundleBounds, BundlePlan, SmallSession
-from compactor.planning.cluster_plan import ClusterPlan, Cost
+from compactor.planning.cluster_plan import ClusterPlan, Cost, StoreUse
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan, SessionResult, SessionSpec
-from compactor.planning.store_use import StoreUse
 from compactor.planning.where_to_run import InOneProcess, WorkerPool, choose_place
 from compactor.sessions.bundle import BundleHeartbeat, EndedMember, UnloggedEnd
 from compactor.sessions.keys import BundleFolder, BundleObject, SessionFolder

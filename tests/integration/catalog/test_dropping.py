@@ -12,8 +12,7 @@ from compactor import DeltaCatalog, compact
 from compactor.catalog.definition import TableDefinition
 from compactor.engine.in_process import InProcessEngine
 from compactor.lake import Table
-from compactor.maintenance.dropped import find_dropped_garbage
-from compactor.maintenance.garbage import delete_garbage, find_garbage
+from compactor.maintenance.garbage import delete_garbage, find_dropped_garbage, find_garbage
 from compactor.maintenance.privacy import prove_many
 from compactor.maintenance.retirement import StreamRetirement, retention_of
 from compactor.maintenance.verify import verify

@@ -18,8 +18,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from compactor import DeltaCatalog
-from compactor.importing.sources import read_source
-from compactor.importing.table_import import TableImport
+from compactor.importing.table_import import TableImport, read_source
 from compactor.model.clock import SystemClock
 from compactor.model.names import ContentType
 from compactor.publishing.delta_vectors import vector_file

@@ -57,8 +57,7 @@ from pyiceberg.types import (
 )
 
 from compactor import DeltaCatalog, compact
-from compactor.importing.sources import read_source
-from compactor.importing.table_import import TableImport
+from compactor.importing.table_import import TableImport, read_source
 from compactor.model.names import ContentType
 from compactor.storage.location import parse_location
 from tests.builders import TABLE_ID

@@ -11,10 +11,9 @@ from compactor.events.session_events import session_succeeded
 from compactor.log.durable_log import DurableLog
 from compactor.model.counts import RowCounts
 from compactor.model.errors import ErrorKind
-from compactor.planning.cluster_plan import ClusterPlan
+from compactor.planning.cluster_plan import ClusterPlan, StoreUse
 from compactor.planning.sizing import SessionSize
 from compactor.planning.spec import SessionResult
-from compactor.planning.store_use import StoreUse
 from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import SESSION_LOG, Heartbeat, RoundDone, SessionStarted
 from dispatcher.cli.job_run_lines import Changes, job_run_lines

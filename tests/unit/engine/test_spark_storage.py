@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from pyspark import SparkContext, StorageLevel
 
-from compactor.engine.storage_level import storage_left_bytes, storage_level
+from compactor.engine.spark import storage_left_bytes, storage_level
 
 
 def spark_with(*left: int) -> SparkContext:

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from compactor.model.errors import Invalid
 from compactor.planning.bundle_plan import SmallSession
-from compactor.planning.cluster_plan import ClusterPlan
+from compactor.planning.cluster_plan import ClusterPlan, StoreUse
 from compactor.planning.sizing import SessionSize
 from compactor.planning.spec import SessionSpec
-from compactor.planning.store_use import StoreUse
 from compactor.planning.time_model import SLA_BUFFER
 from compactor.storage.location import parse_location
 from launcher.plan import plan_shared_job, room_for_bundles, room_in_time

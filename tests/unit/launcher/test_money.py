@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from compactor.planning.cluster_plan import ClusterUse
+from compactor.planning.cluster_plan import ClusterUse, StoreUse, store_use
 from compactor.planning.sizing import SessionSize
-from compactor.planning.store_use import StoreUse, store_use
 from launcher.clusters.emr import use_of_instances
 from launcher.emr.service import InstanceSeen
 from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom, choose_cluster
