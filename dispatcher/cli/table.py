@@ -60,6 +60,9 @@ _PUBLISHED_COLUMNS = (
     Column("unpublished_files", "unpublished", count_text),
     Column("published_lag_seconds", "lag", age_text),
 )
+_OF_ARGUMENTS = ("partition_by", "schema_growth")
+"""Properties that follow from the other arguments of `create`."""
+
 _ENTRY_COLUMNS = (
     Column("entry_number", "entry"),
     Column("at_ms", "at (UTC)", time_text),
@@ -97,25 +100,34 @@ def create(
     ] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Create a table. Creating it again with the same partition keys, schema and properties changes nothing."""
+    """Create a table. One that exists already with the same partition keys, schema and properties is left
+    as it is; with others, it is refused."""
     catalog = lake.reach()
     declared = None if schema is None else parse_schema_option(schema, catalog.location)
     given = parse_properties(properties or ())
     written = [each.partition("=") for each in partition_key or ()]
     derived = {key: transform for key, _, transform in written if transform}
     keys = [key for key, _, _ in written]
+    before = catalog.definition_even_dropped(table)
+    stood = before is not None and before.dropped_at_ms is None
     created = catalog.create_table(table, keys, declared, properties=given, partition_by=derived or None)
     keys = list(created.partition_keys)
     columns = None if created.schema is None else {field.name: str(field.type) for field in created.schema}
+    divided = f"({'partition keys: ' if keys else 'no partition keys'}{', '.join(keys)})"
+    lines = [f"{table} exists already {divided}, as it was asked for." if stood else f"Created {table} {divided}."]
+    others = {*created.properties.model_dump(mode="json", exclude_defaults=True)}.difference(given, _OF_ARGUMENTS)
+    if stood and others:
+        lines.append(f"It also has the properties {', '.join(sorted(others))}: `lithify table get {table}` shows them.")
     answer(
         output,
         {
             "table_id": created.table_id,
+            "created": not stood,
             "partition_keys": keys,
             "schema": columns,
             **({"properties": created.properties.model_dump(mode="json")} if given else {}),
         },
-        [f"Created {created.table_id} ({'partition keys: ' if keys else 'no partition keys'}{', '.join(keys)})."],
+        lines,
     )
 
 

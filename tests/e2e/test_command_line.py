@@ -226,7 +226,7 @@ def test_a_table_is_created_appended_to_and_shown(house: House) -> None:
     pq.write_table(pa.table({"id": [1, 2, 3]}), file)
 
     created = answer(house, "table", "create", "ACME.CLI.V1", "--partition-key", "day", *lake)
-    assert created == {"table_id": "ACME.CLI.V1", "partition_keys": ["day"], "schema": None}
+    assert created == {"table_id": "ACME.CLI.V1", "created": True, "partition_keys": ["day"], "schema": None}
     added = answer(house, "table", "append", "ACME.CLI.V1", str(file), "-p", "day=1", "--delta-id", "d", *lake)
     assert (added["rows"], added["operation"]) == (3, "upsert")
     assert answer(house, "table", "append", "ACME.CLI.V1", str(file), "-p", "day=1", "--delta-id", "d", *lake) == added

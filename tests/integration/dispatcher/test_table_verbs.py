@@ -66,6 +66,20 @@ def run(lake: DeltaCatalog, max_dead_row_share: float = 0.0) -> None:
     compact(ORDERS, {"id"}, delta_catalog_client=lake, max_dead_row_share=max_dead_row_share, engine=UnrulyEngine())
 
 
+def test_create_says_that_a_table_exists_already_and_what_it_has_beside(lithify: Lithify) -> None:
+    wanted = ("create", ORDERS, "--partition-key", "day", "--schema", "id:int64,day:string")
+    assert lithify.run(*wanted).out == f"Created {ORDERS} (partition keys: day).\n"
+    assert lithify.run(*wanted).out == f"{ORDERS} exists already (partition keys: day), as it was asked for.\n"
+    assert not lithify.answer(*wanted)["created"]
+
+    lithify.answer("set", ORDERS, "primary_keys=id")
+    second = lithify.run(*wanted)
+    assert second.exit_code == 0
+    assert f"It also has the properties primary_keys: `lithify table get {ORDERS}` shows them." in second.out
+    assert "primary_keys" not in lithify.run(*wanted, "--property", "primary_keys=id").out
+    assert "is already in" in lithify.refusal("create", ORDERS, "--partition-key", "hour")
+
+
 def test_a_schema_is_declared_in_words_or_by_a_file(lithify: Lithify, tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     created = lithify.answer(
