@@ -14,8 +14,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from types import TracebackType
-from typing import Self
 
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import DeltaCatalog, Table
@@ -264,22 +262,14 @@ class _Work:
             ProcessLog().warning("progress_listener_failed", reason=reason_of(error))
 
 
-class _Engines:
-    """A context manager: sessions' engines. Spark starts when a session first needs it, and stops at the end."""
+class _Engines(ExitStack):
+    """Sessions' engines. Spark starts when a session first needs it, and stops at the end of the context."""
 
     def __init__(self, given: Engine | None, own_engine: InProcessEngine, app_name: str) -> None:
+        super().__init__()
         self._at_hand = given or own_engine
         self._app_name = app_name
         self._spark: Engine | None = None
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, traceback)
 
     def ready_for(self, planned: _Planned) -> tuple[SessionPlan, Engine]:
         """The engine, and the plan with the time that is expected from now on."""
@@ -289,7 +279,7 @@ class _Engines:
                 from compactor.engine.local import local_spark
                 from compactor.engine.spark import SparkEngine
 
-            self._spark = SparkEngine(self._stack.enter_context(local_spark(self._app_name)))
+            self._spark = SparkEngine(self.enter_context(local_spark(self._app_name)))
             return planned.plan, self._spark
         if not planned.on_spark or self._spark is None:
             return planned.plan, self._at_hand
