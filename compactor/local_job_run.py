@@ -22,7 +22,7 @@ from compactor.engine.protocol import Engine
 from compactor.events.publish_events import publish_event
 from compactor.events.relay import EventSink, NoSink, Subject
 from compactor.events.session_events import publish_session
-from compactor.log_context import ProcessLog, operator_log
+from compactor.log_context import LOG, operator_log
 from compactor.model.background import SharedLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Invalid, LithifyError, Unavailable, reason_of
@@ -259,7 +259,7 @@ class _Work:
             with self._lock:
                 self._listener(progress)
         except Exception as error:  # noqa: BLE001  (who cannot listen stops no session)
-            ProcessLog().warning("progress_listener_failed", reason=reason_of(error))
+            LOG.warning("progress_listener_failed", reason=reason_of(error))
 
 
 class _Engines(ExitStack):
@@ -339,7 +339,7 @@ def _warn_if_late(run: JobRunSpec, plans: Collection[_Planned], lake: DeltaCatal
     at_once = AT_ONCE if lake.location.is_remote else 1  # in a folder they share the core, and its time is most of it
     expected_seconds = beside / at_once + sum(each.plan.expected_sla for each in plans if not each.side_by_side)
     if run.desired_sla is not None and expected_seconds > run.desired_sla:
-        ProcessLog().warning(
+        LOG.warning(
             "desired_sla_exceeded",
             desired_seconds=run.desired_sla,
             expected_seconds=round(expected_seconds, 1),
@@ -426,7 +426,7 @@ def _publish(spec: SessionSpec, lake: DeltaCatalog, sink: EventSink, clock: Cloc
     try:
         publish_session(spec, lake.store, sink, clock)
     except LithifyError as error:
-        ProcessLog().warning("events_not_published", session_id=spec.session_id, reason=str(error))
+        LOG.warning("events_not_published", session_id=spec.session_id, reason=str(error))
 
 
 def _publish_table(
@@ -445,9 +445,9 @@ def _publish_table(
             refused = () if isinstance(outcome, PublishFailed) else outcome.refused
             for each in refused:
                 where = render_partition(each.partition)
-                ProcessLog().warning("partition_not_published", partition=where, reason="; ".join(each.reasons))
+                LOG.warning("partition_not_published", partition=where, reason="; ".join(each.reasons))
     except LithifyError as error:
-        ProcessLog().warning("table_not_published", table=table.table_id, reason=str(error))
+        LOG.warning("table_not_published", table=table.table_id, reason=str(error))
 
 
 def _sink(run: JobRunSpec, clock: Clock) -> EventSink:

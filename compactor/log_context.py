@@ -39,6 +39,10 @@ class ProcessLog:
         return write
 
 
+LOG = ProcessLog()
+"""The log of this process, for every module."""
+
+
 def configure_logging(
     *, as_json: bool, level: str = "info", stream: TextIO | None = None, runs_session: bool = False
 ) -> None:
@@ -104,7 +108,7 @@ def operator_log(event: str, *, level: int = logging.INFO, **details: LogValue) 
     In a user's program it is written only if the logger `compactor.sessions` has level info.
     """
     if logging.getLogger(_SESSIONS).isEnabledFor(logging.INFO):
-        ProcessLog().log(level, event, **details)
+        LOG.log(level, event, **details)
 
 
 def bound(**names: str | int) -> AbstractContextManager[None]:

@@ -79,9 +79,9 @@ def listening(
             opened.bind(address)
         except OSError as error:
             # Only the driver gets here: a worker need not import it.
-            from compactor.log_context import ProcessLog
+            from compactor.log_context import LOG
 
-            ProcessLog().warning("task_progress_unavailable", reason=str(error))
+            LOG.warning("task_progress_unavailable", reason=str(error))
             yield None
             return
         port = int(opened.getsockname()[1])

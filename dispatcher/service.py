@@ -16,7 +16,7 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Unavailable
@@ -40,8 +40,6 @@ from dispatcher.running.journal import Listeners
 from dispatcher.workflow.dispatcher_task import DispatcherTask
 from launcher.clusters.workers import Workers
 from launcher.sweep import INTERVAL_SECONDS, Sweep
-
-_log = ProcessLog()
 
 
 class DrainJobs(StrEnum):
@@ -143,7 +141,7 @@ class Dispatcher:
 
         Args:
             stops_jobs: asked at the end of the drain: whether Spark jobs that still run are stopped, or left running"""
-        _log.info("dispatcher_started")
+        LOG.info("dispatcher_started")
         loops_end = threading.Event()
         with ExitStack() as loops, ThreadPoolExecutor(1, thread_name_prefix="receiver") as thread:
             if self._workers is not None:
@@ -172,7 +170,7 @@ class Dispatcher:
         self._publisher.flush()
         self._embedded_metrics.write()
         receiving.result()
-        _log.info("dispatcher_stopped")
+        LOG.info("dispatcher_stopped")
         return self._left(is_done=is_done) if self._settings.until_idle else ()
 
     @property
@@ -234,7 +232,7 @@ class Dispatcher:
         try:
             self._health.write_when_due(self.troubles, self._controller.job_runs_held)
         except Unavailable as error:
-            _log.warning("health_not_written", reason=str(error))
+            LOG.warning("health_not_written", reason=str(error))
 
     def _is_done(self) -> bool:
         return (

@@ -51,7 +51,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, assert_never
 
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock, chance
 from compactor.model.errors import AnotherTry, Conflict, Denied, ErrorKind, Fenced, Invalid, LithifyError, Unavailable
 from compactor.model.retries import Backoff
@@ -86,8 +86,6 @@ from launcher.spark_job import (
     SparkJob,
 )
 from launcher.verdict import Ended, Gone, Observation, Stalled, Wait, WatchTimers, judge
-
-_log = ProcessLog()
 
 STOP_POLLS = Backoff(first_seconds=0.05, longest_seconds=5.0)
 """Pauses between two reads of a job's status that was asked to end: a process ends within a moment, a cluster takes a
@@ -358,7 +356,7 @@ class LaunchRun:
         try:
             return job.status()
         except Unavailable as error:
-            _log.warning("spark_job_not_visible", name=self._launch.name, reason=str(error))
+            LOG.warning("spark_job_not_visible", name=self._launch.name, reason=str(error))
             return JobRunning()  # as its logs say, then
 
     def _observe(self, job: RunningSparkJob) -> bool:
@@ -373,7 +371,7 @@ class LaunchRun:
         except Unavailable as error:
             if self._quiet_seconds() > self._timers.stall_seconds:
                 raise
-            _log.warning("progress_not_visible", name=self._launch.name, reason=str(error))
+            LOG.warning("progress_not_visible", name=self._launch.name, reason=str(error))
             return False
         except Fenced:
             if self._launch.bundle_id is None:
@@ -517,9 +515,7 @@ class LaunchRun:
                 commits = self._dependencies.commits(spec)
                 SessionJournal(self._store, folder_of(spec), member.attempt, clock).found(commits)
             except LithifyError as error:
-                _log.warning(
-                    "commits_not_logged", session_id=spec.session_id, attempt=member.attempt, reason=str(error)
-                )
+                LOG.warning("commits_not_logged", session_id=spec.session_id, attempt=member.attempt, reason=str(error))
 
         run_concurrently(self._store.location, log_commits, numbers)
         return {**states, **self._logs.read_all({number: self._open[number] for number in numbers})}
@@ -542,7 +538,7 @@ def end_job(job: RunningSparkJob, timers: WatchTimers, clock: Clock) -> None:
     job.stop()
     while isinstance(job.status(), JobRunning):
         if clock.monotonic_seconds() > until_seconds:
-            _log.warning("spark_job_does_not_end", cluster=job.description)
+            LOG.warning("spark_job_does_not_end", cluster=job.description)
             return job.stop()
         polls += 1
         clock.sleep(STOP_POLLS.seconds(polls))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from compactor.log.durable_log import DurableLog
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Fenced, Outdated
 from compactor.planning.spec import SessionSpec
@@ -24,8 +24,6 @@ from compactor.sessions.session_log import SESSION_LOG, Heartbeat, SessionLog, S
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.object_store import ObjectStore
 from launcher.launch_journal import Launch, LaunchJournal, Member
-
-_log = ProcessLog()
 
 HeartbeatT = TypeVar("HeartbeatT", Heartbeat, BundleHeartbeat)
 
@@ -122,7 +120,7 @@ class Progress(ABC):
         try:
             return None if body is None else kind.parse_durable(body, self._heartbeat_key)
         except (Corrupt, Outdated) as error:
-            _log.warning("heartbeat_unreadable", key=self._heartbeat_key, reason=str(error))
+            LOG.warning("heartbeat_unreadable", key=self._heartbeat_key, reason=str(error))
             return None
 
 

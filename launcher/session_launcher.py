@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 
 from compactor.catalog.tables import DeltaCatalog
 from compactor.log.durable_log import DurableLog
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.errors import Conflict, Corrupt, ErrorKind, Invalid, Unavailable, kind_of, reason_of
 from compactor.planning.bundle_plan import BundleBounds, BundlePlan, SmallSession, bundled, plan_bundle
 from compactor.planning.sizing import Resources
@@ -67,8 +67,6 @@ from launcher.retrying import FailureCounts, RetryPolicy
 from launcher.sizing.desired_sla import DesiredSla
 from launcher.spark_job import InFlight, JobVanished, job_name
 from launcher.verdict import WatchTimers
-
-_log = ProcessLog()
 
 
 @dataclass(frozen=True)
@@ -184,7 +182,7 @@ class SessionLauncher:
             return LeftOpen.NONE, tasks
         run, left_open = LaunchRun(launch, self._dependencies, control), LeftOpen.NONE
         if isinstance(job.status(), JobVanished):
-            _log.warning("attempt_vanished", name=launch.name, cluster=job.description)
+            LOG.warning("attempt_vanished", name=launch.name, cluster=job.description)
             run.settle_vanished()
         else:
             left_open = run.watch(job)
@@ -222,7 +220,7 @@ class SessionLauncher:
             if job is not None:
                 control.journal.launched(launch, job.description, found)
         if job is None:
-            _log.warning("launch_out_of_reach", name=launch.name, place=in_flight.place)
+            LOG.warning("launch_out_of_reach", name=launch.name, place=in_flight.place)
             return JobOutOfReach()
         control.journal.attached(launch, job.description)
         return job
@@ -292,7 +290,7 @@ class SessionLauncher:
             why_together_on_spark([each.seconds for each in small], control.open_sessions(), pool) if small else None
         )
         if why_not is not None:
-            _log.info("sessions_not_in_workers", sessions=len(small), reason=why_not)
+            LOG.info("sessions_not_in_workers", sessions=len(small), reason=why_not)
             reruns += [RunAgain(each.plan.spec.session_id, on_spark=True) for each in small]
             small = []
         members = bundled(small, 1, replace(self.bounds, seconds=pool.seconds))
@@ -370,7 +368,7 @@ class SessionLauncher:
         except (Invalid, Corrupt) as error:
             return Failed(attempt=task.attempt, error_kind=error.kind, reasons=error.reasons)
         except Exception as error:  # noqa: BLE001  (whatever it is, it is this session's alone)
-            _log.error("session_broke", session_id=task.session_id, exc_info=error)
+            LOG.error("session_broke", session_id=task.session_id, exc_info=error)
             return Failed(attempt=task.attempt, error_kind=kind_of(error), reasons=(reason_of(error),))
 
     def _settle_unplanned(self, planned: Sequence[tuple[SessionTask, _Planned]], control: Control) -> None:
@@ -389,7 +387,7 @@ class SessionLauncher:
         try:
             return room_for_bundles(self._dependencies.room())
         except Invalid as error:
-            _log.warning("no_cluster_for_bundles", reason=str(error))
+            LOG.warning("no_cluster_for_bundles", reason=str(error))
             return None
 
     def _lack_of_memory(self, task: SessionTask) -> LackOfMemory | None:

@@ -11,14 +11,12 @@ Never ended: jobs without Lithify's tags, jobs of other state stores, and jobs o
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.errors import LithifyError
 from compactor.storage.location import StoreLocation
 from launcher.clusters import LaunchedJob, ListingCluster
 from launcher.emr.settings import BUNDLE_TAG, JOB_RUN_TAG, SESSION_TAG, STATE_TAG, state_digest, tag_value
-
-_log = ProcessLog()
 
 INTERVAL_SECONDS = 300.0
 
@@ -104,9 +102,9 @@ class Sweep:
         try:
             running.stop()
         except LithifyError as error:
-            _log.warning("ownerless_cluster_not_ended", name=job.name, where=running.description, reason=str(error))
+            LOG.warning("ownerless_cluster_not_ended", name=job.name, where=running.description, reason=str(error))
             return False
-        _log.warning("ownerless_cluster_ended", name=job.name, where=running.description)
+        LOG.warning("ownerless_cluster_ended", name=job.name, where=running.description)
         return True
 
     def _belongs_to_state(self, job: LaunchedJob) -> bool:

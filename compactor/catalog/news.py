@@ -17,11 +17,9 @@ from contextlib import suppress
 from compactor.catalog.keys import NewsHint, StreamFolder, TableFolder
 from compactor.catalog.snapshot import StreamSnapshot
 from compactor.log.durable_log import LogState
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.errors import Denied, Invalid, Unavailable
 from compactor.storage.object_store import ObjectStore
-
-_log = ProcessLog()
 
 
 def has_news(snapshot: StreamSnapshot, table_id: str) -> bool:
@@ -67,7 +65,7 @@ class NewsHints:
                 if entry.key <= last:
                     self._store.delete(entry.key)
         except (Denied, Unavailable) as error:
-            _log.warning("news_hints_not_cleared", stream=self._folder.news, reason=str(error))
+            LOG.warning("news_hints_not_cleared", stream=self._folder.news, reason=str(error))
 
 
 def partitions_with_news(store: ObjectStore, table_id: str) -> Iterator[dict[str, str]]:

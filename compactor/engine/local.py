@@ -18,7 +18,7 @@ from compactor.engine.errors import SPARK_UNREACHABLE
 from compactor.engine.java_home import find_java_home, utf8_locale
 from compactor.engine.prestart import prestart_workers
 from compactor.engine.settings import JOB_SETTINGS, LOCAL_SETTINGS, driver_settings
-from compactor.log_context import ProcessLog, is_verbose
+from compactor.log_context import LOG, is_verbose
 from compactor.model.machine import free_disk_bytes, usable_cores, usable_memory_bytes
 from compactor.planning.machine_share import guest_share
 from compactor.planning.sizing import Resources
@@ -95,7 +95,7 @@ def stop_spark(spark: SparkContext) -> None:
     try:
         spark.stop()
     except SPARK_UNREACHABLE as error:
-        ProcessLog().debug("spark_not_stopped", reason=str(error))
+        LOG.debug("spark_not_stopped", reason=str(error))
         spark.stop()  # stops the parts in this process
     java = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001
     if java is not None and java.poll() is not None:

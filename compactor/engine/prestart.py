@@ -22,9 +22,9 @@ def _run(tasks: RDD[int]) -> None:
     try:
         tasks.foreach(_no_op)
     except Exception as error:  # noqa: BLE001  (the session's jobs report the cause)
-        from compactor.log_context import ProcessLog
+        from compactor.log_context import LOG
 
-        ProcessLog().debug("workers_not_started", reason=str(error))
+        LOG.debug("workers_not_started", reason=str(error))
 
 
 def _no_op(_: int) -> None:

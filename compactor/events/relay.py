@@ -36,7 +36,7 @@ from compactor.events.types import (
     Severity,
 )
 from compactor.log.durable_log import DurableLog, Entry
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Outdated
 from compactor.model.names import PartitionValues
@@ -52,8 +52,6 @@ from compactor.sessions.session_log import (
     SessionSucceeded,
 )
 from compactor.storage.object_store import ObjectStore
-
-_log = ProcessLog()
 
 EVENTS_PER_CALL = 50
 """Events that are published by one call of a sink, after which the cursor moves: five SNS batches."""
@@ -368,7 +366,7 @@ class Relay(Generic[StateT, ActionT]):
             if body is not None:
                 return PublishCursor.parse_durable(body, self._cursor_key)
         except (Corrupt, Outdated) as error:  # a hint that cannot be read costs repeats, which are dropped by id
-            _log.warning("publish_cursor_unreadable", reason=str(error))
+            LOG.warning("publish_cursor_unreadable", reason=str(error))
         return PublishCursor(entry_number=self._published_until() if body is None else 0)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 
 PAGE_BYTES = 64 * 1024
 
@@ -92,7 +92,7 @@ class SharedPages:
             return SharedFile(folder / name, size_bytes)
         except OSError as error:
             self._unusable.add(folder)
-            ProcessLog().warning("index_pages_not_shared", folder=str(folder), reason=str(error))
+            LOG.warning("index_pages_not_shared", folder=str(folder), reason=str(error))
             return None
 
     def _make_room(self, folder: Path, size_bytes: int) -> None:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 from pydantic import Field, JsonValue
 
 from compactor.log.keys import CheckpointObject, HintObject, WholeCheckpointObject
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Denied, Outdated, Unavailable
@@ -38,8 +38,6 @@ from compactor.storage.object_store import ObjectEntry, ObjectStore
 
 if TYPE_CHECKING:  # a log without checkpoints does without it
     import pyarrow as pa
-
-_log = ProcessLog()
 
 WHOLE_FORMAT = 1
 
@@ -258,7 +256,7 @@ class CheckpointFolder(Generic[StateT]):
                 return LogState(entry_number, form.restore(head.state, self._read_series(head)), head.at_ms)
             except _unreadable() as error:
                 self._is_broken = True
-                _log.warning("checkpoint_unreadable", log=self._folder, checkpoint=entry_number, reason=str(error))
+                LOG.warning("checkpoint_unreadable", log=self._folder, checkpoint=entry_number, reason=str(error))
         return None
 
     def _read_series(self, head: CheckpointHead) -> dict[str, pa.Table]:
@@ -296,7 +294,7 @@ class CheckpointFolder(Generic[StateT]):
                 raise Corrupt(f"{key} is of log {head.log} at entry {head.entry_number}")
         except (Corrupt, Outdated) as error:
             self._is_broken = True
-            _log.warning("checkpoint_unreadable", log=self._folder, checkpoint=key, reason=str(error))
+            LOG.warning("checkpoint_unreadable", log=self._folder, checkpoint=key, reason=str(error))
             return None
         self._last_head = head, len(body)
         return head
@@ -314,14 +312,14 @@ class CheckpointFolder(Generic[StateT]):
         try:
             return _Hint.parse_durable(body, self._hint_key).entry_number
         except (Corrupt, Outdated) as error:
-            _log.warning("checkpoint_hint_unreadable", log=self._folder, reason=str(error))
+            LOG.warning("checkpoint_hint_unreadable", log=self._folder, reason=str(error))
             return None
 
     def _read_whole(self, form: WholeCheckpoint[StateT], entry_number: int) -> LogState[StateT] | None:
         key = WholeCheckpointObject(self._folder, entry_number).key
         body = self._store.read(key)
         if body is None:
-            _log.warning("checkpoint_missing", log=self._folder, checkpoint=key)
+            LOG.warning("checkpoint_missing", log=self._folder, checkpoint=key)
             return None
         try:
             table = parse_rows(body)
@@ -334,7 +332,7 @@ class CheckpointFolder(Generic[StateT]):
                 raise Corrupt(f"it says that its format, log and entry are {identity}, not {expected}")
             return LogState(entry_number, form.from_table(table), int(metadata[b"lithify.at_ms"]))
         except _unreadable() as error:
-            _log.warning("checkpoint_unreadable", log=self._folder, checkpoint=key, reason=str(error))
+            LOG.warning("checkpoint_unreadable", log=self._folder, checkpoint=key, reason=str(error))
             return None
 
     # -- writing
@@ -374,9 +372,9 @@ class CheckpointFolder(Generic[StateT]):
                 self._store.delete(key)
         except Denied:
             self._may_delete = False
-            _log.debug("earlier_checkpoints_left_to_gc", log=self._folder)
+            LOG.debug("earlier_checkpoints_left_to_gc", log=self._folder)
         except Unavailable as error:
-            _log.warning("earlier_checkpoints_not_deleted", log=self._folder, reason=str(error))
+            LOG.warning("earlier_checkpoints_not_deleted", log=self._folder, reason=str(error))
 
     def _write_shared(self, form: SharedCheckpoint[StateT], log_state: LogState[StateT]) -> None:
         number = log_state.entry_number
@@ -389,7 +387,7 @@ class CheckpointFolder(Generic[StateT]):
         try:
             pieces = writer.pieces(described, before[0].pieces if before else ())
         except _unreadable() as error:  # a piece of the earlier checkpoint is gone: share nothing with it
-            _log.warning("checkpoint_unreadable", log=self._folder, checkpoint=hinted, reason=str(error))
+            LOG.warning("checkpoint_unreadable", log=self._folder, checkpoint=hinted, reason=str(error))
             before, pieces = None, writer.pieces(described, ())
         head = CheckpointHead(
             log=self._log_name, entry_number=number, at_ms=log_state.at_ms, state=described.state, pieces=pieces

@@ -28,7 +28,7 @@ from compactor.log.checkpoints import CHECKPOINT_ENTRIES, MERGED_ENTRIES, Checkp
 from compactor.log.entries import Entry, EntryFolder
 from compactor.log.keys import HintObject
 from compactor.log.long_lists import LongLists
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Corrupt, Invalid, Unavailable
 from compactor.model.retries import Backoff
@@ -36,8 +36,6 @@ from compactor.storage.concurrently import AT_ONCE, run_concurrently
 from compactor.storage.object_store import ObjectEntry, ObjectStore
 
 __all__ = ["CHECKPOINT_ENTRIES", "Appended", "DurableLog", "Entry", "LogFormat", "LogState"]
-
-_log = ProcessLog()
 
 ENTRIES_AT_ONCE = 16
 """Entries that are read at the same time, since each read from an object store has a latency."""
@@ -444,7 +442,7 @@ class DurableLog(Generic[StateT, ActionT]):
             self.write_checkpoint(log_state)
         except Unavailable as error:
             # The entry is durable, so the append has succeeded; the next reader replays more entries.
-            _log.warning("checkpoint_not_written", log=self.folder, reason=str(error))
+            LOG.warning("checkpoint_not_written", log=self.folder, reason=str(error))
 
 
 def _lacks(folder: str, number: int) -> Corrupt:

@@ -6,7 +6,7 @@ A put whose outcome is unknown is settled by the commit's id (`storage/create_on
 import json
 from collections.abc import Sequence
 
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Unavailable
 from compactor.publishing.delta_actions import CommitInfo, DeltaAction, DeltaState, parse_commit, render_commit
@@ -15,8 +15,6 @@ from compactor.publishing.keys import DeltaLogCheckpoint, DeltaLogCommit, DeltaL
 from compactor.publishing.version_cache import VersionCache
 from compactor.storage.create_once import create_once
 from compactor.storage.object_store import ObjectStore
-
-_log = ProcessLog()
 
 CHECKPOINT_VERSIONS = 10
 """A checkpoint is written at every multiple."""
@@ -95,7 +93,7 @@ class DeltaLog:
             hint = json.dumps({"version": state.version, "size": rows})
             self._store.overwrite(DeltaLogHint(self._table_id).key, hint.encode())
         except Unavailable as error:
-            _log.warning("delta_checkpoint_not_written", table=self._table_id, reason=str(error))
+            LOG.warning("delta_checkpoint_not_written", table=self._table_id, reason=str(error))
 
     def _from_checkpoint(self) -> DeltaState:
         hint = self._store.read(DeltaLogHint(self._table_id).key)
@@ -105,7 +103,7 @@ class DeltaLog:
             version = int(json.loads(hint)["version"])
             found = self._read_checkpoint(version)
         except (ValueError, KeyError, TypeError, Corrupt) as error:
-            _log.warning("delta_checkpoint_unreadable", table=self._table_id, reason=str(error))
+            LOG.warning("delta_checkpoint_unreadable", table=self._table_id, reason=str(error))
             return DeltaState()
         return found or DeltaState()
 

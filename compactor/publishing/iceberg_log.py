@@ -15,7 +15,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadataV2
 from pyiceberg.table.snapshots import Snapshot
 
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Unavailable
 from compactor.publishing.iceberg_files import Group, Manifest, read_list, read_manifest
@@ -25,8 +25,6 @@ from compactor.publishing.version_cache import VersionCache
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.create_once import create_once
 from compactor.storage.object_store import ObjectStore
-
-_log = ProcessLog()
 
 
 @dataclass(frozen=True)
@@ -161,4 +159,4 @@ class IcebergLog:
             if self.hinted() < version:
                 self._store.overwrite(IcebergMetadata(self._table_id, None).key, str(version).encode())
         except Unavailable as error:
-            _log.warning("iceberg_hint_not_written", table=self._table_id, version=version, reason=str(error))
+            LOG.warning("iceberg_hint_not_written", table=self._table_id, version=version, reason=str(error))

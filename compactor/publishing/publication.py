@@ -12,7 +12,7 @@ from compactor.catalog.partition_split import NO_PARTITIONS
 from compactor.catalog.property_checks import reasons_against_rows
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import Table
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, LithifyError, refuse_if
 from compactor.model.names import OpenFormat, counted, render_partition
@@ -25,8 +25,6 @@ from compactor.publishing.published_bounds import PublishedBounds
 from compactor.schemas.unify import parse_schema
 from compactor.storage.keys import encode_partition
 from compactor.storage.object_store import ObjectStore
-
-_log = ProcessLog()
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ def _publish(publisher: TablePublisher, streams: Sequence[PartitionStream]) -> O
     try:
         return publisher.publish(streams)
     except LithifyError as error:
-        _log.warning("table_not_published", format=publisher.format, reason=str(error))
+        LOG.warning("table_not_published", format=publisher.format, reason=str(error))
         return PublishFailed(publisher.format, error.reasons)
 
 
@@ -137,12 +135,12 @@ def publish_or_log(store: ObjectStore, table: Table, streams: Sequence[Partition
     try:
         outcomes = publish(publishers_of(store, table, clock), streams)
     except LithifyError as error:
-        _log.warning("table_not_published", table=table.table_id, reason=str(error))
+        LOG.warning("table_not_published", table=table.table_id, reason=str(error))
         return
     for outcome in outcomes:
         for each in () if isinstance(outcome, PublishFailed) else outcome.refused:
             partition, reason = render_partition(each.partition), "; ".join(each.reasons)
-            _log.warning("partition_not_published", partition=partition, reason=reason)
+            LOG.warning("partition_not_published", partition=partition, reason=reason)
 
 
 def lead_glue(
@@ -159,7 +157,7 @@ def lead_glue(
         try:
             GluePointer(service, database, store, table.table_id, outcome.format).follow(outcome.version)
         except LithifyError as error:
-            _log.warning("glue_not_updated", format=outcome.format, table=table.table_id, reason=str(error))
+            LOG.warning("glue_not_updated", format=outcome.format, table=table.table_id, reason=str(error))
             failed.append(PublishFailed(outcome.format, error.reasons))
     return tuple(failed)
 

@@ -17,7 +17,7 @@ from pydantic import JsonValue, TypeAdapter
 
 from compactor.catalog.definition import TableDefinition
 from compactor.catalog.dropping import DefinitionLog, definition_log
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Denied, Invalid, Outdated, Unavailable
 from compactor.model.names import OpenFormat
@@ -27,8 +27,6 @@ from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import decode
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore, decoded_names
-
-_log = ProcessLog()
 
 TABLES_A_SECOND = 20
 """Tables that listings look at, on average, however many callers there are: a listing of 1,000 tables is cached for 50
@@ -139,7 +137,7 @@ class PublishedLake:
         try:
             return self._shown(table_id)
         except (Corrupt, Denied, Invalid, Outdated) as error:
-            _log.warning("table_left_out_of_catalog", table=table_id, lake=self.name, reason=str(error))
+            LOG.warning("table_left_out_of_catalog", table=table_id, lake=self.name, reason=str(error))
             return None
 
     def _shown(self, table_id: str) -> PublishedTable | None:

@@ -21,7 +21,7 @@ from typing import Self
 from compactor.catalog.tables import DeltaCatalog
 from compactor.engine.protocol import TaskRunner, sentence_of
 from compactor.log.durable_log import DurableLog
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.background import BackgroundLoop, SharedLoop
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.document import Document
@@ -34,8 +34,6 @@ from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
 from compactor.task_progress import ProgressAddress, ProgressListener, RowCounter, listening
-
-_log = ProcessLog()
 
 
 class UnloggedEnd(Document):
@@ -199,7 +197,7 @@ class _BundleHeartbeat:
         try:
             self._state.overwrite(self._key, self._beat.render())
         except Exception as error:  # noqa: BLE001  (a hint: the next one makes up for it, and the facts are in the logs)
-            _log.warning("heartbeat_not_written", reason=reason_of(error))
+            LOG.warning("heartbeat_not_written", reason=reason_of(error))
 
 
 def _journal(member: BundleMember, state: ObjectStore, clock: Clock, on_heartbeat: HeartbeatListener) -> SessionJournal:
@@ -233,7 +231,7 @@ def _unlogged_end(member: BundleMember, error: Exception, state: StoreLocation, 
             if _has_ended(member, store_at(state), clock):
                 return None
         except LithifyError as failure:
-            _log.warning("session_log_not_read", reason=str(failure))
+            LOG.warning("session_log_not_read", reason=str(failure))
     reason = str(error) if isinstance(error, LithifyError) else f"{type(error).__name__}: {sentence_of(error)}"
     return UnloggedEnd(error_kind=kind_of(error), reason=reason)
 

@@ -11,7 +11,7 @@ from typing import Self
 
 from compactor.catalog.actions import IndexRehashed, RoundCommitted
 from compactor.log.durable_log import DurableLog, LogState
-from compactor.log_context import ProcessLog, operator_log
+from compactor.log_context import LOG, operator_log
 from compactor.model.background import BackgroundLoop, SharedLoop, SharedWork, soon
 from compactor.model.clock import Clock
 from compactor.model.errors import ErrorKind, Fenced, LithifyError, reason_of
@@ -31,8 +31,6 @@ from compactor.sessions.session_log import (
     SessionSucceeded,
 )
 from compactor.storage.object_store import ObjectStore
-
-_log = ProcessLog()
 
 POLL_SECONDS = 1.0
 """Interval between two reads of the attempt's progress, which listeners in this process get."""
@@ -264,7 +262,7 @@ class SessionJournal:
             if more_rows or done != self._beat.tasks_done:
                 self._move(tasks_done=done, rows_in_tasks=rows)
         except Exception as error:  # noqa: BLE001  (a watcher would take silence for a stall)
-            _log.warning("heartbeat_failed", reason=reason_of(error))
+            LOG.warning("heartbeat_failed", reason=reason_of(error))
         if self._clock.monotonic_seconds() >= self._write_due_seconds:
             self._write_heartbeat()
 
@@ -277,7 +275,7 @@ class SessionJournal:
             self._written = beat
             self._write_due_seconds = self._clock.monotonic_seconds() + WRITE_SECONDS
         except Exception as error:  # noqa: BLE001  (a hint: the next one makes up for it, and the facts are in the log)
-            _log.warning("heartbeat_not_written", reason=reason_of(error))
+            LOG.warning("heartbeat_not_written", reason=reason_of(error))
 
 
 def _none() -> int:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, Invalid, Unavailable, reasons_of
 from compactor.model.names import counted
 from compactor.storage.object_store import ObjectStore
@@ -44,8 +44,6 @@ from dispatcher.service import NOT_EVERYTHING_DONE, Dispatcher, ServiceSettings,
 from dispatcher.stops import Stops
 from dispatcher.workflow.dispatcher_task import DispatcherTask, EndOfTask, ending
 
-_log = ProcessLog()
-
 _METAVARS: dict[type, str] = {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH"}
 _ADMISSION = {"lake", "s3_endpoint_url", "topic_arn", "allow_lake", "allow_topic"}
 
@@ -60,7 +58,7 @@ def dispatch(context: typer.Context, output: Output, **given: str | Sequence[str
     sns_regions = dependencies.clients.sns_regions()
     task = _task(dependencies, options, errors)
     if given.get("task_token"):
-        _log.warning("task_token_on_command_line", instead="LITHIFY_TASK_TOKEN or --task-token-file")
+        LOG.warning("task_token_on_command_line", instead="LITHIFY_TASK_TOKEN or --task-token-file")
     with ending(task, dependencies.owner) as noted:
         state, clusters = _checked_places(dependencies, options, sns_regions, errors)
         settings = dispatcher_settings(options, sns_regions)
@@ -211,4 +209,4 @@ def _check_topic(dependencies: CommandDependencies, options: ServiceOptions) -> 
     try:
         dependencies.clients.check_topic(places.topic_arn, places.endpoint_url)
     except Unavailable as error:
-        _log.warning("topic_not_checked", reason=str(error))
+        LOG.warning("topic_not_checked", reason=str(error))

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from compactor.catalog.properties import GRACE_SECONDS
 from compactor.lake import DeltaCatalog
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.maintenance.collection import CollectedStream, Collection, GracePeriods
 from compactor.maintenance.retirement import StreamRetired
 from compactor.model.clock import SystemClock
@@ -28,8 +28,6 @@ from dispatcher.cli.options import Output, OutputOption, TablesArgument
 from dispatcher.cli.output import answer_records, print_error
 from dispatcher.cli.table_places import LakePlace, check_exists
 from dispatcher.layout import Column, counts, time_text
-
-_log = ProcessLog()
 
 _SECONDS_PER_HOUR = 3600
 _FILES_SHOWN_MAX = 20
@@ -120,7 +118,7 @@ class _Progress:
         now_seconds = self._clock.monotonic_seconds()
         if not self._status.console.is_terminal and now_seconds - self._shown_seconds > _SECONDS_BETWEEN_LINES:
             self._shown_seconds = now_seconds
-            _log.info("collecting_garbage", at=what, streams=run.streams, files=run.seen_files, garbage=run.found_files)
+            LOG.info("collecting_garbage", at=what, streams=run.streams, files=run.seen_files, garbage=run.found_files)
 
 
 @dataclass

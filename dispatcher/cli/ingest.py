@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.background import BackgroundLoop
 from compactor.model.errors import EXIT_FAILED, Invalid, LithifyError, Unavailable
 from compactor.model.names import counted
@@ -19,8 +19,6 @@ from dispatcher.clients import CommandDependencies, QueueAddress
 from dispatcher.ingest.ingest import Ingest, Ingested, IngestSettings
 from dispatcher.records.keys import LiveIngest
 from dispatcher.records.liveness import INGEST_SILENT_SECONDS, LivenessSignal
-
-_log = ProcessLog()
 
 AWAY_SECONDS = 5.0
 """Pause after the queue or the lake did not answer."""
@@ -61,7 +59,7 @@ def ingest(
     taking = Ingest(queue, catalog, settings, dependencies.clock)
     if backfill:
         found = taking.look_at_all()
-        _log.info("backfilled", announced=found.announced, forgotten=found.forgotten)
+        LOG.info("backfilled", announced=found.announced, forgotten=found.forgotten)
         for trouble in found.troubles:
             typer.echo(f"{trouble}; the other files were announced: fix it, and run --backfill again", err=True)
         if found.forgotten:
@@ -104,12 +102,12 @@ def _until_stopped(taking: Ingest, liveness: LivenessSignal | None, ends: thread
             taking.look_for_lost()
             taking.collect_once()
         except Unavailable as error:
-            _log.warning("ingest_waits", reason=str(error))
+            LOG.warning("ingest_waits", reason=str(error))
             ends.wait(AWAY_SECONDS)
         except Invalid:
             raise
         except Exception as error:  # noqa: BLE001  (no message ends the service)
-            _log.error("ingest_failed", error_kind=type(error).__name__, exc_info=error)
+            LOG.error("ingest_failed", error_kind=type(error).__name__, exc_info=error)
             ends.wait(AWAY_SECONDS)
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -127,4 +125,4 @@ def _or_log(signals: Callable[[], None] | None) -> None:
         if signals is not None:
             signals()
     except LithifyError as error:
-        _log.warning("ingest_not_signalled", reason=str(error))
+        LOG.warning("ingest_not_signalled", reason=str(error))

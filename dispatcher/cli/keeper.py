@@ -11,7 +11,7 @@ from compactor.catalog.properties import default_policy_of_text
 from compactor.events.relay import NoSink
 from compactor.lake import DeltaCatalog
 from compactor.log.durable_log import DurableLog
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.background import BackgroundLoop
 from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, Invalid, Unavailable
 from compactor.model.names import counted
@@ -53,8 +53,6 @@ from dispatcher.scheduling.limits import Limits
 from launcher.clusters.local import session_resources
 from launcher.plan import Room
 from launcher.sizing.cluster_choice import ClusterLimits
-
-_log = ProcessLog()
 
 METRICS_SECONDS = 60.0
 """Interval between two lines of metrics: CloudWatch has one value a minute."""
@@ -144,9 +142,9 @@ def keep(
         _answer_once(output, look, done, look.queue_away or queue_away)
         return
     stops = dependencies.stops_on_signal()
-    _log.info("keeper_started", owner=dependencies.owner, lake=lake.location.root_uri, queue=queue_url)
+    LOG.info("keeper_started", owner=dependencies.owner, lake=lake.location.root_uri, queue=queue_url)
     if queue_away is not None:
-        _log.warning("queue_away", reason=queue_away)
+        LOG.warning("queue_away", reason=queue_away)
     observed = _observed(board, settings)
     metrics = BackgroundLoop("metrics", embedded.write, METRICS_SECONDS, ends=stops)
     served = http_server(HttpAddress(http_host, http_port), lambda: observed)

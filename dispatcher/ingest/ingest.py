@@ -23,15 +23,13 @@ from compactor.changes.landing import LandedFile, LandedSource, divide, divide_t
 from compactor.changes.quarantine import Quarantine, quarantine_of
 from compactor.changes.sources import FeedSource
 from compactor.lake import DeltaCatalog, Table
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError, Unavailable, reason_of
 from compactor.storage.concurrently import run_concurrently
 from dispatcher.ingest.announcements import Announced, AnnouncedRows, parse_announcements
 from dispatcher.ingest.listing import Landings, Listing, Looked, folder_of, takers_of
 from dispatcher.intake.queue import Queue, QueueMessage
-
-_log = ProcessLog()
 
 TABLES_KNOWN_SECONDS = 60.0
 """Age at which it is read again which tables files land for."""
@@ -128,11 +126,11 @@ class Ingest:
         refused = [message for message in messages if message.reasons]
         self._queue.delete_all([each.message for each in messages if not each.reasons])
         for each in refused:
-            _log.warning("file_refused", message_id=each.message.message_id, reasons=each.reasons)
+            LOG.warning("file_refused", message_id=each.message.message_id, reasons=each.reasons)
             self._queue.dead_letter(each.message, each.reasons)
         self._queue.delete_all([each.message for each in refused])
         found = replace(done, refused=len(refused))
-        _log.info("files_ingested", **vars(found))
+        LOG.info("files_ingested", **vars(found))
         return found
 
     def look_for_lost(self) -> Looked:
@@ -219,7 +217,7 @@ class Ingest:
         try:
             return self._lake.table(table_id)
         except (Invalid, Corrupt) as error:
-            _log.warning("table_not_read", table_id=table_id, reason=str(error))
+            LOG.warning("table_not_read", table_id=table_id, reason=str(error))
             return None
 
     def _take(self, table: Table, files: Mapping[_Landing, Sequence[_Message]], done: Ingested) -> Ingested:
@@ -281,7 +279,7 @@ class Ingest:
             return LandedSource(f"{file.rows_id}", FeedSource(_name(file), file.lines))
         version = version_of_file(location, file.uri, was_read=True)
         if file.etag is not None and version.etag is not None and file.etag != version.etag.strip('"'):
-            _log.info("file_superseded", uri=file.uri, announced=file.etag, found=version.etag)
+            LOG.info("file_superseded", uri=file.uri, announced=file.etag, found=version.etag)
             return None
         return read_file(table, location, file.uri, version, file.sequencer)
 
@@ -295,7 +293,7 @@ class Ingest:
                     raise
                 if (version_of_file(self._lake.location, file.uri).etag or file.etag).strip('"') == file.etag:
                     raise
-                _log.info("file_superseded", uri=file.uri, announced=file.etag)
+                LOG.info("file_superseded", uri=file.uri, announced=file.etag)
                 return None
         except (Invalid, Corrupt, Denied) as error:
             return error
@@ -341,7 +339,7 @@ def _append(table: Table, landed: list[tuple[LandedFile, Sequence[_Message]]], d
     except Exception:  # noqa: BLE001  (of one of the files: see below)
         landed, superseded = [each for each in landed if _is_taken_alone(table, *each)], []
     if superseded:
-        _log.info("files_superseded", delta_ids=superseded)
+        LOG.info("files_superseded", delta_ids=superseded)
     late, before = Counter(superseded), len(landed)
     landed = [each for each in landed if not each[0].arrivals or Counter(each[0].delta_ids) - late]
     quarantined = sum(each.quarantined_rows for each, _ in landed)
@@ -385,7 +383,7 @@ def _is_taken_alone(table: Table, file: LandedFile, messages: Sequence[_Message]
 
 
 def _defect(error: Exception) -> Invalid:
-    _log.exception("file_not_taken_in")
+    LOG.exception("file_not_taken_in")
     return Invalid(f"it cannot be taken in, by a defect of Lithify ({reason_of(error)}): report it")
 
 

@@ -14,15 +14,13 @@ from compactor.catalog.delta_files import FileVersion, version_of_file
 from compactor.catalog.retired import IDS_REFUSED_SECONDS, RefusedIds, id_digest
 from compactor.changes.landing import delta_ids_of, id_of_file
 from compactor.lake import DeltaCatalog, Table
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, LithifyError
 from compactor.model.names import PartitionValues
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.opening import open_store
 from dispatcher.intake.queue import Queue
-
-_log = ProcessLog()
 
 LOOK_SECONDS = 3_600.0
 """Interval between two looks for lost notifications."""
@@ -148,7 +146,7 @@ class Listing:
     def _set_aside(self, what: str, error: LithifyError) -> None:
         """The others go on. A look with troubles begins anew where this one did."""
         self._troubles.append(f"{what}: {error}")
-        _log.warning("not_looked_at", what=what, reason=str(error))
+        LOG.warning("not_looked_at", what=what, reason=str(error))
 
     def _announce(self, files: Iterator[tuple[Table, str, int, str | None]], from_ms: int, to_ms: int) -> Looked:
         known: dict[str, KnownFiles | None] = {}
@@ -179,7 +177,7 @@ class Listing:
             announced += 1
         self._send(waiting)
         if announced or forgotten:
-            _log.warning("files_found_by_listing", announced=announced, forgotten=forgotten)
+            LOG.warning("files_found_by_listing", announced=announced, forgotten=forgotten)
         return Looked(announced, forgotten, listed < OBJECTS_A_LOOK, tuple(self._troubles))
 
     def _known_files(self, table: Table) -> KnownFiles | None:

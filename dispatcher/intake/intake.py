@@ -45,7 +45,7 @@ from typing import assert_never
 
 from compactor.catalog.tables import DeltaCatalog
 from compactor.log.durable_log import LogState
-from compactor.log_context import ProcessLog, bound
+from compactor.log_context import LOG, bound
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Invalid, LithifyError, Unavailable, refuse_if
@@ -114,20 +114,17 @@ class VisibilityKeeper:
                     continue
                 message, since_seconds = held
                 if now_seconds - since_seconds > self._judging_seconds:
-                    _log.warning("message_judged_too_long", message_id=message.message_id)
+                    LOG.warning("message_judged_too_long", message_id=message.message_id)
                     del self._held[receipt]
                     continue
                 try:
                     self._queue.set_visibility(message, self.visibility_seconds)
                 except LithifyError as error:
-                    _log.warning("visibility_not_extended", message_id=message.message_id, reason=str(error))
+                    LOG.warning("visibility_not_extended", message_id=message.message_id, reason=str(error))
 
     def running(self) -> BackgroundLoop:
         """Extends held messages, three times per visibility timeout."""
         return BackgroundLoop("visibility", self.put_off, max(self.visibility_seconds / 3, 0.1))
-
-
-_log = ProcessLog()
 
 
 DELIVERIES_OF_A_COPY = 2
@@ -229,10 +226,10 @@ class Intake:
             except (Unavailable, Conflict) as error:
                 taken = self._answer_error(message, str(error), self._wait_for_service)
             except Exception as error:  # noqa: BLE001 (one message may not end a dispatcher, whatever is wrong)
-                _log.error("message_not_judged", error_kind=type(error).__name__, exc_info=error)
+                LOG.error("message_not_judged", error_kind=type(error).__name__, exc_info=error)
                 taken = self._answer_error(message, f"{type(error).__name__}: {error}", self._wait_for_repair)
             level = ERROR if isinstance(taken, Rejected) else INFO
-            _log.log(level, "message_taken", outcome=type(taken).__name__, **_shown(taken))
+            LOG.log(level, "message_taken", outcome=type(taken).__name__, **_shown(taken))
             return taken
 
     def _judge(self, message: QueueMessage) -> Taken:
@@ -282,7 +279,7 @@ class Intake:
         try:
             return answer(message, reason)
         except Exception as error:  # noqa: BLE001 (as above)
-            _log.error("message_not_finished", error_kind=type(error).__name__, reason=str(error))
+            LOG.error("message_not_finished", error_kind=type(error).__name__, reason=str(error))
             return self._put_back(message, f"{type(error).__name__}: {error}")
 
     def _wait_for_service(self, message: QueueMessage, reason: str) -> Taken:
@@ -423,7 +420,7 @@ class Intake:
         try:
             self._queue.set_visibility(message, seconds)
         except LithifyError as error:
-            _log.warning("message_not_put_back", reason=str(error))  # it comes back when its visibility ends
+            LOG.warning("message_not_put_back", reason=str(error))  # it comes back when its visibility ends
         return PutBack(reason, seconds)
 
     def _rest_seconds(self, message: QueueMessage) -> int:

@@ -4,15 +4,13 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Self
 
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
 from dispatcher.intake.intake import Accepted, Intake, Rejected, Repeated
 from dispatcher.intake.queue import Queue, QueueMessage
 from dispatcher.records.metrics_samples import Metrics
 from dispatcher.running.job_run_controller import JobRunController
-
-_log = ProcessLog()
 
 MESSAGES_MAX = 5
 """Messages of one long poll, at most; no more than there is room for."""
@@ -84,17 +82,17 @@ class Receiver:
             except Denied as error:
                 self.last_error = error
                 # Credentials and rights may be renewed while this runs, without a restart.
-                _log.error("queue_denied", reason=str(error))
+                LOG.error("queue_denied", reason=str(error))
                 stops.wait(self._settings.unavailable_seconds)
             except Unavailable as error:
                 self.last_error = error
-                _log.warning("queue_unavailable", reason=str(error))
+                LOG.warning("queue_unavailable", reason=str(error))
                 stops.wait(self._settings.unavailable_seconds)
             except Invalid:
                 raise
             except Exception as error:  # noqa: BLE001 (whatever a queue answers, this is the only thread that receives)
                 self.last_error = error
-                _log.error("queue_not_received_from", error_kind=type(error).__name__, exc_info=error)
+                LOG.error("queue_not_received_from", error_kind=type(error).__name__, exc_info=error)
                 stops.wait(self._settings.unavailable_seconds)
             else:
                 stops.wait(0 if has_room else self._settings.idle_seconds)
@@ -112,7 +110,7 @@ class Receiver:
             if self._queue.messages_left() == 0:
                 self._counted_none_at = self._polls_sent
         except Unavailable as error:
-            _log.warning("queue_not_counted", reason=str(error))
+            LOG.warning("queue_not_counted", reason=str(error))
         return False
 
     @property
@@ -178,4 +176,4 @@ class Receiver:
         try:
             self._queue.set_visibility(message, 0)
         except LithifyError as error:
-            _log.warning("message_not_released", reason=str(error))  # it comes back when its visibility ends
+            LOG.warning("message_not_released", reason=str(error))  # it comes back when its visibility ends

@@ -8,15 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.background import BackgroundLoop
 from compactor.model.errors import LithifyError
 from compactor.model.names import counted
 from compactor.storage.concurrently import run_concurrently
 from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings, TableKeeper, TableLook, TableOutlook
 from dispatcher.operations.lag_board import LagBoard
-
-_log = ProcessLog()
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class Keeper:
                 looks[table_id] = table.look(pauses)
             except LithifyError as error:
                 set_aside[table_id] = str(error)
-                _log.error("table_set_aside", table=table_id, reason=str(error))
+                LOG.error("table_set_aside", table=table_id, reason=str(error))
                 _or_log("not_noted", table_id, partial(table.set_aside, str(error)))
             unpublished.extend(_or_log("decisions_not_published", table_id, table.publish))
 
@@ -105,10 +103,10 @@ class Keeper:
         try:
             look = self.look()
         except LithifyError as error:
-            _log.error("keeper_cannot_look", reason=str(error))
+            LOG.error("keeper_cannot_look", reason=str(error))
         else:
             if look.decided or look.sent or look.ended or look.set_aside or look.queue_away or look.events_wait:
-                _log.info("keeper_looked", **{each.name: getattr(look, each.name) for each in fields(look)})
+                LOG.info("keeper_looked", **{each.name: getattr(look, each.name) for each in fields(look)})
 
 
 def _or_log(event: str, table_id: str | None, work: Callable[[], None]) -> Sequence[str]:
@@ -116,7 +114,7 @@ def _or_log(event: str, table_id: str | None, work: Callable[[], None]) -> Seque
     try:
         work()
     except LithifyError as error:
-        _log.warning(event, table=table_id, reason=str(error))
+        LOG.warning(event, table=table_id, reason=str(error))
         return [str(error)]
     return []
 

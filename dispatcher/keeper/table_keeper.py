@@ -26,7 +26,7 @@ from compactor.events.relay import EventSink, Relay
 from compactor.events.types import bounded
 from compactor.lake import DeltaCatalog
 from compactor.log.durable_log import DurableLog, LogState
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
 from compactor.planning.due import Due, Expected
@@ -92,9 +92,6 @@ def expected_cost(figures: StreamFigures, room: Room, *, is_remote: bool) -> Exp
         return Expected(size_session(size, room, None, None, 1.0).expected_sla)
     except Invalid as error:
         return Expected(0.0, unknown=str(error) if isinstance(room, ClusterRoom) else None)
-
-
-_log = ProcessLog()
 
 
 @dataclass(frozen=True)
@@ -214,7 +211,7 @@ class TableKeeper:
             partitions = [each.partition for each in streams]
             found = with_published(found, services.lake.store, table, self._clock, partitions, ends)
         except LithifyError as error:
-            _log.warning("published_lag_unknown", table=self._table_id, reason=str(error))
+            LOG.warning("published_lag_unknown", table=self._table_id, reason=str(error))
             return found  # the next look asks again
         self._published_at, self._unpublished = ends, found.figures.unpublished_files
         return found
@@ -315,7 +312,7 @@ class TableKeeper:
             try:
                 queue.send(self._document(table, decision.made))
             except (Unavailable, Denied, Invalid) as error:
-                _log.warning("decision_waits_for_queue", table=self._table_id, job_run=job_run_id, reason=str(error))
+                LOG.warning("decision_waits_for_queue", table=self._table_id, job_run=job_run_id, reason=str(error))
                 failed[job_run_id] = error
                 continue
             sent = DecisionSent(job_run_id=job_run_id, at_ms=self._clock.now_ms())

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.maintenance.collection import Collection, GracePeriods
 from compactor.model.background import BackgroundLoop
 from compactor.model.document import Document
@@ -22,8 +22,6 @@ from dispatcher.keeper.keys import UpkeepDone, lake_name
 from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings
 from dispatcher.operations.lag_board import LagBoard
 from dispatcher.records.history_upkeep import HistoryUpkeep
-
-_log = ProcessLog()
 
 LOOK_SECONDS = 300.0
 """Interval between two questions whether something is to be done."""
@@ -95,7 +93,7 @@ class LakeUpkeep:
             self._board.upkept(step, done.failed)
             found = _together(found, step, done)
         if found.steps:
-            log = _log.error if found.failed else _log.info
+            log = LOG.error if found.failed else LOG.info
             log("upkeep_done", steps=found.steps, deleted=found.deleted_files, failed=dict(found.failed))
         return found
 
@@ -120,7 +118,7 @@ class LakeUpkeep:
         try:
             return UpkeepNote() if body is None else UpkeepNote.parse_durable(body, self._key)
         except (Corrupt, Outdated) as error:  # a hint: the work is done once more
-            _log.warning("upkeep_note_unreadable", reason=str(error))
+            LOG.warning("upkeep_note_unreadable", reason=str(error))
             return UpkeepNote()
 
     def _collect(self) -> Upkeep:

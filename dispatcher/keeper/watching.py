@@ -19,7 +19,7 @@ from compactor.catalog.dropping import definition_log
 from compactor.catalog.keys import TableFolder
 from compactor.catalog.tables import Table
 from compactor.log.keys import EntryObject
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, LithifyError, Outdated
@@ -28,8 +28,6 @@ from compactor.planning.table_figures import merge_limits, read_figures
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import encode_partition
 from compactor.storage.object_store import ObjectStore
-
-_log = ProcessLog()
 
 ALL_STREAMS_MS = 6 * 3_600_000
 """Interval between two looks at all streams of a table with news hints. The first one is at once if the policy has
@@ -117,7 +115,7 @@ class TableWatch:
         try:
             found = StreamsSeen.parse_durable(body, self._key) if body else noted
         except (Corrupt, Outdated) as error:
-            _log.warning("streams_seen_unreadable", reason=str(error))
+            LOG.warning("streams_seen_unreadable", reason=str(error))
             found = noted
         self._noted = body
         self._take(found if found.basis == basis else noted)
@@ -131,7 +129,7 @@ class TableWatch:
                 self._state.overwrite(self._key, body)
                 self._noted = body
         except LithifyError as error:
-            _log.warning("streams_seen_not_noted", reason=str(error))
+            LOG.warning("streams_seen_not_noted", reason=str(error))
 
     def _take(self, seen: StreamsSeen) -> None:
         self._basis, self._all_at_ms = seen.basis, seen.all_at_ms

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from pydantic import Field
 
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Denied, Invalid, Unavailable, kind_of
@@ -110,8 +110,6 @@ def read_health(path: Path) -> HealthReport:
         raise Invalid(f"{path} cannot be read: {error}") from error
 
 
-_log = ProcessLog()
-
 BACKOFF = Backoff(first_seconds=1.0, longest_seconds=60.0)
 """Pauses between two tries to reach a service."""
 
@@ -141,7 +139,7 @@ class FirstContact:
                 return reached
             except Unavailable as error:
                 self.troubles = {place: error}
-                emit = _log.error if isinstance(error, Denied) else _log.warning
+                emit = LOG.error if isinstance(error, Denied) else LOG.warning
                 kind = type(error).__name__
                 failures += 1
                 pause_seconds = BACKOFF.seconds(failures)
@@ -155,5 +153,5 @@ class FirstContact:
             try:
                 self._health.write_when_due({place: error}, job_runs_held=0)
             except Unavailable as unwritten:
-                _log.warning("health_not_written", reason=str(unwritten))
+                LOG.warning("health_not_written", reason=str(unwritten))
             self._stops.wait(min(left, self._health_seconds))

@@ -13,13 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.errors import Invalid, Unavailable, kind_of
 from dispatcher.operations.health import FirstContact
 from dispatcher.operations.metrics import prometheus_text
 from dispatcher.records.metrics_samples import Sample
-
-_log = ProcessLog()
 
 _JSON = "application/json"
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
@@ -93,7 +91,7 @@ def http_server(address: HttpAddress, observed: Callable[[], Observed]) -> Itera
     serving = threading.Thread(target=server.serve_forever, name="http", daemon=True)
     serving.start()
     port: int = server.server_address[1]
-    _log.info("http_served", host=address.host, port=port)
+    LOG.info("http_served", host=address.host, port=port)
     try:
         yield port
     finally:
@@ -132,7 +130,7 @@ def _handler(observed: Callable[[], Observed]) -> type[BaseHTTPRequestHandler]:
             try:
                 answer = answer_to(self.path, observed())
             except Exception as error:  # noqa: BLE001  (an answer that breaks is an answer)
-                _log.error("http_not_answered", path=self.path, exc_info=error)
+                LOG.error("http_not_answered", path=self.path, exc_info=error)
                 answer = _Answer(500, b'{"error": "see the log"}\n')
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.content_type)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.errors import LithifyError
 from compactor.storage.concurrently import run_concurrently
 from dispatcher.records.job_run_log import JobRunState
@@ -12,8 +12,6 @@ from dispatcher.records.work_id import WorkId
 from launcher.emr.settings import tag_value
 from launcher.spark_job import job_name
 from launcher.sweep import Owners, Sweep
-
-_log = ProcessLog()
 
 
 def owners_in(records: JobRunStore, job_run_tags: frozenset[str]) -> Owners:
@@ -46,7 +44,7 @@ def _state_of(records: JobRunStore, work: WorkId) -> JobRunState | None:
     try:
         return records.state(work.text)
     except LithifyError as error:
-        _log.warning("owners_not_read", job_run_id=str(work), reason=str(error))
+        LOG.warning("owners_not_read", job_run_id=str(work), reason=str(error))
         return None
 
 
@@ -55,4 +53,4 @@ def sweep_once(sweep: Sweep) -> None:
     try:
         sweep.end(sweep.look().to_end)
     except LithifyError as error:
-        _log.warning("clusters_not_swept", reason=str(error))
+        LOG.warning("clusters_not_swept", reason=str(error))

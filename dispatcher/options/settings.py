@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 from functools import partial
 from typing import TypeVar
 
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, Unavailable, refuse_if
 from compactor.planning.machine_share import GIB, WorkersShare, workers_share
@@ -37,8 +37,6 @@ from launcher.clusters.workers import Workers
 from launcher.emr.settings import EmrServerlessSettings, check_archive, check_places, parse_settings, room_on
 from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
 from launcher.sizing.instance_types import BUILT_IN, PriceList, parse_price_list
-
-_log = ProcessLog()
 
 RECEIVER_SECONDS = 60.0
 """Time in addition to the longest judgement of a message and a long poll, after which the receiver counts as stuck."""
@@ -223,7 +221,7 @@ def aws_cluster(dependencies: CommandDependencies, options: ServiceOptions, stat
     if settings is None or room is None or reasons:
         raise Invalid(*reasons)
     for reason in room.warnings:
-        _log.warning("prices_doubtful", reason=reason)
+        LOG.warning("prices_doubtful", reason=reason)
     return dependencies.clients.aws_cluster(settings, room, dependencies.owner)
 
 
@@ -296,7 +294,7 @@ def _read_archive(uri: str, open_folder: Callable[[str], ObjectStore]) -> Archiv
     try:
         return check_archive(uri, open_folder)
     except Unavailable as error:
-        _log.warning("archive_not_checked", archive=uri, reason=str(error))
+        LOG.warning("archive_not_checked", archive=uri, reason=str(error))
         return None
 
 

@@ -25,7 +25,7 @@ from compactor.events.relay import (
     SessionRelay,
     SessionSubject,
 )
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Corrupt, Denied, LithifyError, Outdated, Unavailable, kind_of
@@ -38,8 +38,6 @@ from dispatcher.records.history import EndedJobRun, ended_job_run
 from dispatcher.records.job_run_events import subject_of
 from dispatcher.records.job_run_log import JobRunState, JobRunStatus
 from dispatcher.records.job_run_store import JobRunRelay, JobRunStore
-
-_log = ProcessLog()
 
 REFUSED_MAX = 10_000
 """Job runs that are kept here while their topic refuses events. Of further ones only the marker is kept."""
@@ -147,7 +145,7 @@ class JobRunPublication:
             try:
                 return relays[session_id].collect()
             except (Corrupt, Outdated) as error:  # an unreadable log cannot be published here
-                _log.error("session_log_not_published", session_id=session_id, reason=str(error))
+                LOG.error("session_log_not_published", session_id=session_id, reason=str(error))
                 return None
 
         where = records.store.location
@@ -405,7 +403,7 @@ class EventPublisher:
         finally:  # those published before the topic failed
             self._close(published, sink)
         if topic.failures and (announced or due):
-            _log.info("topic_takes_events_again", topic=topic_arn)
+            LOG.info("topic_takes_events_again", topic=topic_arn)
         topic.failures, topic.last_error = 0, None
 
     def _publish_followed(self, followed: _Followed, sink: EventSink) -> bool:
@@ -435,13 +433,13 @@ class EventPublisher:
         try:
             return act()
         except (Unavailable, Conflict) as error:  # the state's store: the next round tries again
-            _log.warning("events_not_read", job_run_id=followed.publication.job_run_id, reason=str(error))
+            LOG.warning("events_not_read", job_run_id=followed.publication.job_run_id, reason=str(error))
             self._give_back(followed, sessions or {})
         except TopicError:
             self._give_back(followed, sessions or {})
             raise
         except Exception as error:  # noqa: BLE001  (an unreadable log does not block the others)
-            _log.error("job_run_not_published", job_run_id=followed.publication.job_run_id, exc_info=error)
+            LOG.error("job_run_not_published", job_run_id=followed.publication.job_run_id, exc_info=error)
             self._forget(followed)
         return False
 
@@ -455,7 +453,7 @@ class EventPublisher:
             for each in published:  # the job run of a shard needs its end before its last marker is removed
                 self._records.record_shard_end(each.publication.newest)
         except LithifyError as error:  # the markers stay: the next round tries again
-            _log.warning("history_not_written", job_runs=len(published), reason=str(error))
+            LOG.warning("history_not_written", job_runs=len(published), reason=str(error))
             for each in published:
                 self._give_back(each, {})
             return
@@ -530,7 +528,7 @@ class EventPublisher:
             seconds = settings.backoff.longest_seconds
             self._mark_unpublished(topic_arn)
         topic.not_before_seconds = self._clock.monotonic_seconds() + seconds
-        emit = _log.warning if isinstance(error, Unavailable) and not isinstance(error, Denied) else _log.error
+        emit = LOG.warning if isinstance(error, Unavailable) and not isinstance(error, Denied) else LOG.error
         kind = kind_of(error)
         emit("events_not_published", topic=topic_arn, error_kind=kind, reason=str(error), again_in_seconds=seconds)
         with self._lock:
@@ -556,9 +554,7 @@ class EventPublisher:
                 self._records.record_shard_end(followed.publication.newest)
                 self._records.mark_unpublished(followed.publication.job_run_id)
             except LithifyError as error:
-                _log.warning(
-                    "refused_job_run_not_marked", job_run_id=followed.publication.job_run_id, reason=str(error)
-                )
+                LOG.warning("refused_job_run_not_marked", job_run_id=followed.publication.job_run_id, reason=str(error))
                 return
             followed.is_refused = True
             self._answers.leave(followed.publication.job_run_id)

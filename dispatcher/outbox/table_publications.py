@@ -17,7 +17,7 @@ from compactor.catalog.properties import TableProperties
 from compactor.catalog.tables import DeltaCatalog, Table
 from compactor.events.publish_events import publish_event
 from compactor.events.relay import Event, Subject
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import LithifyError, reason_of
@@ -30,9 +30,6 @@ from compactor.storage.keys import encode_partition
 from compactor.storage.location import StoreLocation
 from dispatcher.records.job_run_log import JobRunState
 from dispatcher.records.sessions import SessionPin
-
-_log = ProcessLog()
-
 
 BACKOFF = Backoff(first_seconds=5.0, longest_seconds=300.0)
 """Pauses of a table after a failure."""
@@ -177,10 +174,10 @@ class TablePublications:
             failed = self._publish_due(place, table, due, job_run)
         except LithifyError as error:  # the lake, or its logs
             failed = True
-            _log.warning("table_not_published", table=place[1], reason=str(error))
+            LOG.warning("table_not_published", table=place[1], reason=str(error))
         except Exception as error:  # noqa: BLE001  (a defect of a publisher must not end the thread, nor a dispatcher)
             failed = True
-            _log.error("table_not_published", table=place[1], reason=reason_of(error))
+            LOG.error("table_not_published", table=place[1], reason=reason_of(error))
         if failed:
             self._pause(table, due)
         else:

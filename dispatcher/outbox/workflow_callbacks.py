@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from compactor.log.durable_log import LogState
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable, kind_of
@@ -28,8 +28,6 @@ from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.keys import JobRunObject
 from dispatcher.records.result import Failure, ResultDocument, Success, answer_of, fits_a_success, result_document
 from dispatcher.workflow.callbacks import Callbacks, Reception
-
-_log = ProcessLog()
 
 GONE_REASON = "the workflow that waited for it waits no more"
 HEARTBEATS_IN_TIME_OUT = 3
@@ -184,7 +182,7 @@ class WorkflowAnswers:
                 self._attend(each)
             except Exception as error:  # noqa: BLE001  (an error of one job run must not delay the others)
                 # No traceback: its frames contain the token.
-                _log.error(
+                LOG.error(
                     "workflow_not_answered",
                     job_run_id=each.job_run_id,
                     error_kind=kind_of(error),
@@ -256,11 +254,11 @@ class WorkflowAnswers:
             self._failures, self.last_error = self._failures + 1, error
             seconds = settings.backoff.seconds(self._failures)
             self._not_before_seconds = self._clock.monotonic_seconds() + seconds
-            emit = _log.error if isinstance(error, Denied) else _log.warning
+            emit = LOG.error if isinstance(error, Denied) else LOG.warning
             emit("workflow_unavailable", error_kind=kind_of(error), reason=str(error), again_in_seconds=seconds)
             return None
         except Invalid as error:
-            _log.error("workflow_answer_refused", job_run_id=awaited.job_run_id, reason=str(error))
+            LOG.error("workflow_answer_refused", job_run_id=awaited.job_run_id, reason=str(error))
             self._settle(awaited, message_id, "refused")
             return None
         self._failures, self.last_error = 0, None
@@ -271,7 +269,7 @@ class WorkflowAnswers:
         with self._lock:
             if awaited.tokens is not None:
                 awaited.tokens.pop(message_id, None)
-        _log.info("workflow_answered", job_run_id=awaited.job_run_id, message_id=message_id, answer=how)
+        LOG.info("workflow_answered", job_run_id=awaited.job_run_id, message_id=message_id, answer=how)
 
     def _cancel_if_abandoned(self, awaited: _Awaited) -> None:
         """If the setting is on: cancels a job run that only workflows asked for, when all of them have given up."""

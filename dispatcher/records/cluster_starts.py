@@ -18,7 +18,7 @@ from statistics import median
 
 from pydantic import Field
 
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import LithifyError
@@ -29,8 +29,6 @@ from compactor.planning.time_model import SLA_BUFFER
 from compactor.storage.object_store import ObjectStore
 from dispatcher.records.keys import ClusterStartsObject
 from launcher.plan import Room
-
-_log = ProcessLog()
 
 STARTS_KEPT = 24
 READ_AGAIN_SECONDS = 600.0
@@ -68,7 +66,7 @@ class LearnedStarts:
             try:
                 self._store.overwrite(self._key, self._known.render())
             except LithifyError as error:
-                _log.warning("cluster_start_not_noted", key=self._key, reason=str(error))
+                LOG.warning("cluster_start_not_noted", key=self._key, reason=str(error))
 
     def applied(self, room: Room) -> Room:
         """The settings with the start that is expected here: the prediction, and how much later than its buffer the
@@ -99,7 +97,7 @@ class LearnedStarts:
             if body is not None:
                 self._known = ObservedStarts.parse_durable(body, self._key)
         except LithifyError as error:
-            _log.warning("cluster_starts_not_read", key=self._key, reason=str(error))
+            LOG.warning("cluster_starts_not_read", key=self._key, reason=str(error))
         self._read_at_seconds = self._clock.monotonic_seconds()
 
 

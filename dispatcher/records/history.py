@@ -27,7 +27,7 @@ from compactor.events.types import bounded
 from compactor.log.checkpoints import WholeCheckpoint
 from compactor.log.columns import RecordCodec
 from compactor.log.durable_log import DurableLog, LogFormat, LogState
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, LithifyError, Outdated
@@ -36,8 +36,6 @@ from compactor.storage.object_store import ObjectStore
 from dispatcher.records.job_run_log import JobRunState, JobRunStatus
 from dispatcher.records.keys import CleanedDay, HistoryDayLog, HistoryFile
 from dispatcher.records.outcome import expected_usd, used_usd
-
-_log = ProcessLog()
 
 RECORDS_PER_ENTRY = 500
 """Records in one entry, which stays below a few megabytes however many job runs end at once."""
@@ -380,7 +378,7 @@ class History:
             known = [name for name in table.column_names if name in EndedJobRun.model_fields]
             return _from_table(table.select(known))
         except (pa.ArrowException, OSError, ValueError, KeyError, LithifyError) as error:
-            _log.warning("history_file_unreadable", file=key, reason=str(error))
+            LOG.warning("history_file_unreadable", file=key, reason=str(error))
             return None
 
     def _open_log(self, day: str) -> HistoryLog:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, LithifyError, Unavailable
@@ -22,8 +22,6 @@ from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.keys import JobRunObject
 from dispatcher.records.lag_samples import close_lag_days
 from dispatcher.records.work_id import shard_folders
-
-_log = ProcessLog()
 
 CLOSE_AFTER_SECONDS = 3_600.0
 """Time from the end of a day until it is closed: mostly longer than clocks differ and events are late."""
@@ -56,7 +54,7 @@ class HistoryUpkeep:
         try:
             self.round(ends)
         except Exception as error:  # noqa: BLE001  (job runs do not depend on it)
-            _log.error("history_not_kept_up", exc_info=error)
+            LOG.error("history_not_kept_up", exc_info=error)
 
     def round(self, stops: threading.Event | None = None) -> None:
         """A step, or a day, that fails keeps none of the others from being done."""
@@ -115,7 +113,7 @@ class HistoryUpkeep:
             raise Unavailable(f"{len(failed)} of {counted(len(keys), 'object')}: {next(iter(failed.values()))}")
         spared = tuple(each for each in job_run_ids if each in kept)
         self._history.mark_cleaned(day, spared)
-        _log.info("day_cleaned", day=day, objects=len(keys), kept=len(spared))
+        LOG.info("day_cleaned", day=day, objects=len(keys), kept=len(spared))
 
     def _keys_of(self, job_run_id: str) -> list[str]:
         folders = (f"{JobRunFolder(job_run_id).key}/", shard_folders(job_run_id))
@@ -129,9 +127,9 @@ def _reported(event: str, day: str | None = None) -> Iterator[None]:
     try:
         yield
     except Corrupt as error:
-        _log.error(event, day=day, reason=str(error))
+        LOG.error(event, day=day, reason=str(error))
     except LithifyError as error:
-        _log.warning(event, day=day, reason=str(error))
+        LOG.warning(event, day=day, reason=str(error))
 
 
 def _is_leftover(key: str) -> bool:

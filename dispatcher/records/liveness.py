@@ -14,14 +14,12 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, LithifyError, Outdated
 from compactor.storage.object_store import ObjectStore
 from dispatcher.records.keys import LiveDispatcher, LiveIngest
-
-_log = ProcessLog()
 
 Signer = type[LiveDispatcher] | type[LiveIngest]
 
@@ -186,7 +184,7 @@ class Peers:
         try:
             self._read(owner)
         except LithifyError as error:
-            _log.warning("dispatcher_not_watched", owner=owner, reason=str(error))
+            LOG.warning("dispatcher_not_watched", owner=owner, reason=str(error))
             return False
         watched = self._watched.get(owner)
         if watched is None:

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from enum import StrEnum
 
 from compactor.events.types import bounded
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Fenced, LithifyError, Unavailable, kind_of, reason_of
 from dispatcher.records.claims import Claim
@@ -20,8 +20,6 @@ from dispatcher.scheduling.leases import Leases
 from dispatcher.scheduling.session_pool import SessionPool
 from launcher.clusters.workers import gone_worker
 from launcher.outcomes import level_of
-
-_log = ProcessLog()
 
 CLAIM_ENTRY_NUMBER = 2
 """Entry of the claim in the log of a job run of which no dispatcher can have published anything."""
@@ -105,7 +103,7 @@ class ClaimedJobRuns(Mapping[WorkId, ClaimedJobRun]):
                 self.leave(found.work, state, Departure.LOST)
             raise
         except Exception as error:  # noqa: BLE001  (its own: no other job run is affected)
-            _log.error("job_run_broke", exc_info=error)
+            LOG.error("job_run_broke", exc_info=error)
             self._claimed.pop(found.work, None)
             ended = end_as_failed(claim, kind_of(error), reason_of(error), self._clock)
             self.leave(found.work, ended, Departure.ENDED)
@@ -113,11 +111,11 @@ class ClaimedJobRuns(Mapping[WorkId, ClaimedJobRun]):
         try:
             self._records.mark_held(claimed.mark)
         except Unavailable as error:
-            _log.warning("claim_not_marked", reason=str(error))  # the next sweep repairs the marker
+            LOG.warning("claim_not_marked", reason=str(error))  # the next sweep repairs the marker
         for session in state.open_sessions():
             self._pool.add(claimed.waiting(session))
         self._open.taken(found.work)
-        _log.info("job_run_claimed", epoch=claim.epoch, sessions=len(state.open_sessions()))
+        LOG.info("job_run_claimed", epoch=claim.epoch, sessions=len(state.open_sessions()))
 
     def _follow(self, claimed: ClaimedJobRun, state: JobRunState) -> None:
         log, name = claimed.claim.log, claimed.work.text
@@ -143,7 +141,7 @@ class ClaimedJobRuns(Mapping[WorkId, ClaimedJobRun]):
     def lose(self, claimed: ClaimedJobRun, reason: str) -> None:
         """The claim is lost: the job run leaves once none of its sessions runs here. Its Spark jobs are not stopped."""
         if not claimed.lost:
-            _log.warning("job_run_lost", reason=reason)
+            LOG.warning("job_run_lost", reason=reason)
         claimed.lost = True
         self._pool.forget(claimed.work)
         if not self._pool.runs(claimed.work):
@@ -161,7 +159,7 @@ class ClaimedJobRuns(Mapping[WorkId, ClaimedJobRun]):
             self.lose(claimed, str(error))
             return True
         except LithifyError as error:
-            _log.warning("claim_not_released", reason=str(error))
+            LOG.warning("claim_not_released", reason=str(error))
             return False
         self.leave(claimed.work, claimed.newest, departure)
         return True
@@ -171,7 +169,7 @@ class ClaimedJobRuns(Mapping[WorkId, ClaimedJobRun]):
         try:
             claim.release()
         except LithifyError as error:
-            _log.warning("claim_not_released", reason=str(error))
+            LOG.warning("claim_not_released", reason=str(error))
 
     def leave(self, work: WorkId, newest: JobRunState, departure: Departure) -> None:
         """The one door. Afterwards only who has something left to send knows the job run.
@@ -228,7 +226,7 @@ class ClaimedJobRuns(Mapping[WorkId, ClaimedJobRun]):
                 whole = self.get(WorkId(work.job_run_id))
                 self._records.record_shard_end(newest, whole.claim.log if whole is not None else None)
         except LithifyError as error:
-            _log.warning("pause_not_removed" if work.shard is None else "shard_end_not_recorded", reason=str(error))
+            LOG.warning("pause_not_removed" if work.shard is None else "shard_end_not_recorded", reason=str(error))
         if work.shard is None:
             _log_end("job_run_ended", newest.ended.outcome, seconds=round(newest.ended.seconds, 3))
         else:
@@ -237,4 +235,4 @@ class ClaimedJobRuns(Mapping[WorkId, ClaimedJobRun]):
 
 def _log_end(event: str, outcome: JobRunOutcome, **figures: float) -> None:
     why = {"reasons": "; ".join(bounded(outcome.reasons))} if outcome.reasons else {}
-    _log.log(level_of(outcome.status), event, status=outcome.status, **figures, **why)
+    LOG.log(level_of(outcome.status), event, status=outcome.status, **figures, **why)

@@ -11,7 +11,7 @@ case, because their sessions must be watched.
 
 import queue
 
-from compactor.log_context import ProcessLog, bound
+from compactor.log_context import LOG, bound
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Fenced, LithifyError, Outdated, Unavailable
 from dispatcher.records.claims import JobRunLog, NotClaimed, claim_job_run
@@ -24,8 +24,6 @@ from dispatcher.running.claimed_job_runs import ClaimedJobRuns
 from dispatcher.running.journal import Listeners
 from dispatcher.running.open_runs import OpenJobRun, OpenJobRuns
 from dispatcher.running.session_starts import SessionStarts
-
-_log = ProcessLog()
 
 CANCEL_POLL_SECONDS = 300.0
 """Interval between two reads of the log of a job run that waits unclaimed: it may have been cancelled meanwhile."""
@@ -115,7 +113,7 @@ class Claiming:
                     self._take_on_or_wait(next_found)
         except LithifyError as error:
             self.last_error = error
-            _log.warning("open_job_runs_not_listed", reason=str(error))
+            LOG.warning("open_job_runs_not_listed", reason=str(error))
 
     @property
     def _marks(self) -> dict[WorkId, MarkedJobRun]:
@@ -155,7 +153,7 @@ class Claiming:
         except Outdated as error:
             self._open.quarantine(found.work, found.log, error)
         except (Unavailable, Conflict, Fenced) as error:
-            _log.warning("job_run_not_taken_on", reason=str(error))
+            LOG.warning("job_run_not_taken_on", reason=str(error))
             self._open.leave_alone(found.work, 0)  # its marker stays: the next sweep tries again
         except Exception as error:  # noqa: BLE001  (any error affects this job run only)
             self._open.quarantine(found.work, found.log, error)
@@ -170,7 +168,7 @@ class Claiming:
             return None
         claim = claim_job_run(log, self._owner, self._open.is_gone, at)
         if isinstance(claim, NotClaimed):
-            _log.info("job_run_not_claimed", reason=claim.reason)
+            LOG.info("job_run_not_claimed", reason=claim.reason)
             return self._open.held_by_another(found.work, log.newest.state)
         return self._claimed.adopt(found, claim, log.newest.state)
 
@@ -185,7 +183,7 @@ class Claiming:
         if pause is None:
             return False
         if found.work.shard is None and note_pause(found.log, pause, self._clock.now_ms()):
-            _log.info("job_run_paused", scope=pause.scope, reason=pause.reason)
+            LOG.info("job_run_paused", scope=pause.scope, reason=pause.reason)
             self._publisher.follow(found.work.text, found.log, found.log.newest.state)
             self._publisher.leave(found.work.text)
         self._left_paused[found.work] = (found, pause)
@@ -199,7 +197,7 @@ class Claiming:
         try:
             pauses = self._pauses.now()
         except LithifyError as error:
-            _log.warning("pauses_not_read", reason=str(error))
+            LOG.warning("pauses_not_read", reason=str(error))
             return
         resumed = [found for found, pause in self._left_paused.values() if pause not in pauses]
         for found in resumed[:RESUMED_MAX]:
@@ -211,6 +209,6 @@ class Claiming:
     def _note_resumed(self, found: OpenJobRun) -> None:
         try:
             if found.work.shard is None and note_pause(found.log, None, self._clock.now_ms()):
-                _log.info("job_run_resumed")
+                LOG.info("job_run_resumed")
         except LithifyError as error:
-            _log.warning("resume_not_noted", reason=str(error))  # whoever claims it does it
+            LOG.warning("resume_not_noted", reason=str(error))  # whoever claims it does it

@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from compactor.log_context import ProcessLog, bound
+from compactor.log_context import LOG, bound
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Fenced, LithifyError, Outdated, Unavailable, kind_of, reason_of
 from dispatcher.records.claims import JobRunLog
@@ -46,8 +46,6 @@ from dispatcher.scheduling.session_pool import SessionPool, Slots, WaitingSessio
 from launcher.launch import SessionCommand
 from launcher.outcomes import Cancelled
 from launcher.session_launcher import SessionLauncher
-
-_log = ProcessLog()
 
 TICK_SECONDS_MIN = 0.05
 """Least time between two ticks, also if sessions end one after the other: each tick may list the markers."""
@@ -246,7 +244,7 @@ class JobRunController:
     def drain(self, drain_seconds: float, stops_jobs: Callable[[], bool] = lambda: False) -> None:
         """Starts nothing new, lets running sessions end for `drain_seconds`, then releases all claims. After that time
         `stops_jobs` says whether Spark jobs that still run are stopped or left running."""
-        _log.info("draining", sessions=self._pool.running_count, seconds=drain_seconds)
+        LOG.info("draining", sessions=self._pool.running_count, seconds=drain_seconds)
         self._is_draining = True
         until_seconds = self._clock.monotonic_seconds() + drain_seconds
         while self._pool.running_count and self._clock.monotonic_seconds() < until_seconds:
@@ -262,8 +260,8 @@ class JobRunController:
             if not self._claimed:  # others take over what could not be released once this object is silent
                 self._liveness.stop()
         except LithifyError as error:
-            _log.warning("sign_of_life_not_removed", reason=str(error))  # it expires by itself
-        _log.info("drained")
+            LOG.warning("sign_of_life_not_removed", reason=str(error))  # it expires by itself
+        LOG.info("drained")
 
     def stop(self, *, stops_jobs: bool) -> None:
         """Stops watching sessions, and waits for their threads. Idempotent."""
@@ -274,13 +272,13 @@ class JobRunController:
     def _beat(self) -> None:
         """Writes the sign of life, while the receiver works too; not while draining."""
         if "receiver" in self.stuck:
-            _log.error("receiver_does_not_turn")
+            LOG.error("receiver_does_not_turn")
             return
         try:
             self._liveness.signal_when_due()
         except LithifyError as error:
             self.last_error = error
-            _log.warning("sign_of_life_not_written", reason=str(error))
+            LOG.warning("sign_of_life_not_written", reason=str(error))
 
     def _settle_finished(self) -> None:
         self._catch_up()
@@ -293,7 +291,7 @@ class JobRunController:
         try:
             self._starts.catch_up()
         except LithifyError as error:
-            _log.warning("slots_not_given_back", reason=str(error))  # the next tick tries again
+            LOG.warning("slots_not_given_back", reason=str(error))  # the next tick tries again
 
     # -- one claimed job run
 
@@ -305,7 +303,7 @@ class JobRunController:
         except Exception as error:  # noqa: BLE001  (its log; see above)
             if isinstance(error, Unavailable | Conflict) and not isinstance(error, Outdated):
                 self.last_error = error
-                _log.warning("job_run_not_looked_after", reason=str(error))
+                LOG.warning("job_run_not_looked_after", reason=str(error))
                 return None
             self._open.quarantine(claimed.work, claimed.claim.log, error)
             return self._claimed.lose(claimed, str(error))
@@ -319,7 +317,7 @@ class JobRunController:
         except Fenced as error:
             self._claimed.lose(claimed, str(error))
         except (Unavailable, Conflict) as error:
-            _log.warning("job_run_not_looked_after", reason=str(error))
+            LOG.warning("job_run_not_looked_after", reason=str(error))
         except Exception as error:  # noqa: BLE001  (its own; see above)
             self._break(claimed, error)
         return None
@@ -353,7 +351,7 @@ class JobRunController:
 
     def _break(self, claimed: ClaimedJobRun, error: Exception) -> None:
         """Lets it end as failed once none of its sessions runs. If that fails too, its claim is given up."""
-        _log.error("job_run_broke", exc_info=error)
+        LOG.error("job_run_broke", exc_info=error)
         if claimed.broken is not None:
             self._open.quarantine(claimed.work, claimed.claim.log, error)
             return self._claimed.lose(claimed, str(error))
@@ -390,10 +388,10 @@ class JobRunController:
                 if work.shard is not None or not is_new:
                     continue  # of a shard, the job run's own log says it
                 if note_pause(claimed.claim.log, pause, self._clock.now_ms()):
-                    _log.info("job_run_paused" if pause is not None else "job_run_resumed", job_run_id=work.job_run_id)
+                    LOG.info("job_run_paused" if pause is not None else "job_run_resumed", job_run_id=work.job_run_id)
         except LithifyError as error:
             self.last_error = error
-            _log.warning("pauses_not_read", reason=str(error))
+            LOG.warning("pauses_not_read", reason=str(error))
             self._pool.withhold(each.key for each in waiting)  # nothing is started until the pauses can be read
 
     def _is_launched(self, waiting: WaitingSession) -> bool:
@@ -406,7 +404,7 @@ class JobRunController:
             self._starts.start(self._open.markers, self._runs.run)
         except LithifyError as error:
             self.last_error = error
-            _log.warning("leases_not_taken", reason=str(error))
+            LOG.warning("leases_not_taken", reason=str(error))
 
     # -- what others could start
 
@@ -418,7 +416,7 @@ class JobRunController:
             if seconds is not None:
                 with bound(job_run_id=str(claimed.work)):
                     if self._claimed.release(claimed, Departure.LEFT_TO_OTHERS):
-                        _log.info("job_run_left_to_others", seconds=seconds)
+                        LOG.info("job_run_left_to_others", seconds=seconds)
                         self._open.wait(claimed.work, seconds)
 
     def _seconds_without_room(self, claimed: ClaimedJobRun) -> float | None:

@@ -7,7 +7,7 @@ from logging import INFO, WARNING
 
 from compactor.events.relay import SessionSubject, Subject, heartbeat_event
 from compactor.events.types import bounded
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.sessions.keys import SessionFolder
@@ -34,8 +34,6 @@ from launcher.launch_journal import Launch, Member, Retried
 from launcher.outcomes import Failed, SessionEnd, Succeeded, level_of
 from launcher.plan import plan_changes
 from launcher.spark_job import ClusterReference
-
-_log = ProcessLog()
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ class ClaimJournal:
         self._write(launch, lambda member, state: self._planned(launch, member, state))
 
     def launching(self, launch: Launch, place: str) -> None:
-        _log.info(_event(launch, "planned"), **_whose(launch), **_planned_figures(launch))
+        LOG.info(_event(launch, "planned"), **_whose(launch), **_planned_figures(launch))
         at_ms = self._clock.now_ms()
 
         def actions(member: Member, state: JobRunState) -> list[AboutSession]:
@@ -116,7 +114,7 @@ class ClaimJournal:
         self._write(launch, actions)
 
     def launched(self, launch: Launch, cluster: str, reference: ClusterReference) -> None:
-        _log.info(_event(launch, "launched"), **_whose(launch), cluster=cluster)
+        LOG.info(_event(launch, "launched"), **_whose(launch), cluster=cluster)
 
         def actions(member: Member, _: JobRunState) -> list[AboutSession]:
             launched = SessionLaunched(
@@ -142,7 +140,7 @@ class ClaimJournal:
         )
 
     def attached(self, launch: Launch, cluster: str) -> None:
-        _log.info(_event(launch, "attached"), **_whose(launch), cluster=cluster)
+        LOG.info(_event(launch, "attached"), **_whose(launch), cluster=cluster)
         self.progressed(launch.members.values())
 
     def progressed(self, members: Collection[Member], heartbeat: Heartbeat | None = None) -> None:
@@ -158,7 +156,7 @@ class ClaimJournal:
         self._listeners.tables.notify(self._job_run_id, member.session_id)
 
     def stalled(self, launch: Launch, members: Collection[Member], quiet_seconds: float) -> None:
-        _log.warning(_event(launch, "stalled"), **_whose(launch), quiet_seconds=quiet_seconds)
+        LOG.warning(_event(launch, "stalled"), **_whose(launch), quiet_seconds=quiet_seconds)
         stalled = [
             SessionStalled(
                 epoch=self._claim.epoch,
@@ -236,15 +234,15 @@ class ClaimJournal:
     def _log_settled(self, ends: Mapping[str, SessionEnd], retried: Sequence[Retried]) -> None:
         if self._logs_each:
             for end in ends.values():
-                _log.log(level_of(end.end), "session_ended", end=end.end, **_figures(end))
+                LOG.log(level_of(end.end), "session_ended", end=end.end, **_figures(end))
             for each in retried:
                 kind, reasons = each.failed.error_kind, "; ".join(each.failed.reasons)
-                _log.warning("session_retried", attempt=each.attempt, error_kind=kind, reasons=reasons)
+                LOG.warning("session_retried", attempt=each.attempt, error_kind=kind, reasons=reasons)
             return
         counts = dict(Counter[str](end.end for end in ends.values()))
         why = bounded([f"{each}: {'; '.join(end.reasons)}" for each, end in ends.items() if isinstance(end, Failed)])
         level = max([WARNING if retried else INFO, *(level_of(end) for end in counts)])
-        _log.log(
+        LOG.log(
             level, "sessions_settled", **counts, retried=len(retried), **({"reasons": "; ".join(why)} if why else {})
         )
 

@@ -12,7 +12,7 @@ any of them holds a job run. Logs are read of job runs to claim. An unreadable l
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, LithifyError, Outdated, Unavailable, reason_of
 from compactor.model.machine import this_release
@@ -27,8 +27,6 @@ from dispatcher.records.liveness import Peers
 from dispatcher.records.ranking import SlotRank, StreamRank, mark_of, slot_rank, stream_rank
 from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.session_pool import SchedulerSnapshot
-
-_log = ProcessLog()
 
 READS_MAX = 64
 """Logs read in one look, so that a tick stays short however many job runs are open: the next tick goes on."""
@@ -177,7 +175,7 @@ class OpenJobRuns:
             self._sweep_when_due(claimed, frozenset(publishing))
         except LithifyError as error:
             self.last_error = error
-            _log.warning("open_job_runs_not_listed", reason=str(error))
+            LOG.warning("open_job_runs_not_listed", reason=str(error))
         else:
             self.last_error = None
         now_seconds = self._clock.monotonic_seconds()
@@ -271,7 +269,7 @@ class OpenJobRuns:
             return
         bug = None if isinstance(error, LithifyError) else error
         reason = reason_of(error) + (self._what_to_install() if isinstance(error, Outdated) else "")
-        _log.error("job_run_set_aside", job_run_id=str(work), reason=reason, exc_info=bug)
+        LOG.error("job_run_set_aside", job_run_id=str(work), reason=reason, exc_info=bug)
         self._quarantined.add(work)
         accepted = self._records.accepted_in(log)
         topic_arn = accepted.spec.sns_event_topic_arn if accepted is not None else None
@@ -385,7 +383,7 @@ class OpenJobRuns:
             case Outdated():  # the dispatchers that can read it may be gone: report it
                 self.quarantine(each.work, each.log, each.failure)
             case Unavailable() | Conflict():
-                _log.warning("job_run_not_read", job_run_id=str(each.work), reason=str(each.failure))
+                LOG.warning("job_run_not_read", job_run_id=str(each.work), reason=str(each.failure))
             case error:
                 self.quarantine(each.work, each.log, error)
 
@@ -400,6 +398,6 @@ class OpenJobRuns:
             try:
                 self._records.give_up_empty(each.marker)
             except LithifyError as error:
-                _log.warning("marker_not_removed", job_run_id=str(each.work), reason=str(error))
+                LOG.warning("marker_not_removed", job_run_id=str(each.work), reason=str(error))
             else:
                 del self._open[each.work]

@@ -11,7 +11,7 @@ passed over, and streams without work cost a read.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from compactor.catalog.tables import DeltaCatalog
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, reasons_of
 from compactor.planning.session_planner import PinnedSession, SessionFinder, check_file_counts
@@ -21,8 +21,6 @@ from dispatcher.records.ranking import stream_digest
 from dispatcher.records.sessions import SessionEnded, SessionPin
 from dispatcher.running.claimed_job_run import ClaimedJobRun
 from launcher.outcomes import Failed
-
-_log = ProcessLog()
 
 OPEN_SESSIONS_MAX = 500
 """Open sessions of a job run at which no more are found: a bundle's worth, so that none waits for its streams."""
@@ -87,7 +85,7 @@ class SessionFinding:
             return [SessionsFound(epoch=epoch, sessions=tuple(pins), is_last=page is None), *ends]
 
         state = claimed.claim.write(decide)
-        _log.info("sessions_found", sessions=len(state.sessions), is_last=not state.is_finding)
+        LOG.info("sessions_found", sessions=len(state.sessions), is_last=not state.is_finding)
 
     def _finder_of(self, claimed: ClaimedJobRun, until_ms: int) -> SessionFinder:
         if claimed.finder is None:

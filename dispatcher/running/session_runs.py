@@ -14,7 +14,7 @@ import queue
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from compactor.log_context import ProcessLog, bound
+from compactor.log_context import LOG, bound
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Fenced, LithifyError, Unavailable, kind_of, reason_of
 from compactor.planning.spec import SessionSpec
@@ -27,8 +27,6 @@ from launcher.launch import Control, LeftOpen, RunAgain, SessionCommand
 from launcher.outcomes import Failed
 from launcher.session_launcher import SessionLauncher, SessionTask
 from launcher.sizing.desired_sla import DesiredSla
-
-_log = ProcessLog()
 
 
 class SessionRuns:
@@ -139,7 +137,7 @@ class SessionRuns:
             case Unavailable() | Conflict():
                 if claimed.newest.sessions[waiting.session_id].end is not None:
                     return  # its bundle could not be watched to its end
-                _log.warning("session_requeued", reason=str(error))
+                LOG.warning("session_requeued", reason=str(error))
                 not_before = self._clock.monotonic_seconds() + requeue_seconds
                 self._pool.add(replace(waiting, not_before_seconds=not_before))
             case _:
@@ -148,7 +146,7 @@ class SessionRuns:
     def _fail(self, claimed: ClaimedJobRun, waiting: WaitingSession, error: BaseException) -> None:
         """A permanent failure. A bug keeps its traceback in the log."""
         kind, reason = kind_of(error), reason_of(error)
-        _log.error("session_broke", error_kind=kind, exc_info=error)
+        LOG.error("session_broke", error_kind=kind, exc_info=error)
         try:
             session = claimed.session(waiting.session_id)
             if session.end is None:

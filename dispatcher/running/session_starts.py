@@ -10,7 +10,7 @@ A session that is held back is tried again when a lease or a session ends here, 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from compactor.log_context import ProcessLog, bound
+from compactor.log_context import LOG, bound
 from compactor.model.clock import Clock
 from dispatcher.records.job_run_log import JobRunState
 from dispatcher.records.keys import MarkedJobRun
@@ -22,8 +22,6 @@ from dispatcher.scheduling.lease_log import Lease, QuotaExceeded
 from dispatcher.scheduling.leases import LeaseAnswer, LeaseRequest, Leases, seconds_of
 from dispatcher.scheduling.limits import LimitScope
 from dispatcher.scheduling.session_pool import SchedulerSnapshot, SessionPool, Unit, WaitingSession
-
-_log = ProcessLog()
 
 Claimed = Mapping[WorkId, ClaimedJobRun]
 Run = Callable[[ClaimedJobRun, Unit, Lease], None]
@@ -143,14 +141,14 @@ class SessionStarts:
         until_seconds = self._clock.monotonic_seconds() + self.poll_seconds
         blocked = [each for each in unit if each.session_id in answer.blocked]
         if blocked:
-            _log.info("sessions_blocked", sessions=len(blocked), reason=next(iter(answer.blocked.values())))
+            LOG.info("sessions_blocked", sessions=len(blocked), reason=next(iter(answer.blocked.values())))
             self._pool.hold_back((each.key for each in blocked), until_seconds)
         if answer.exceeded is not None:
             self._wait_for(answer.exceeded, unit, job_run, until_seconds)
 
     def _wait_for(self, exceeded: QuotaExceeded, unit: Unit, job_run: ClaimedJobRun, until_seconds: float) -> None:
         """Holds the unit back, and all waiting sessions that the same limit stops."""
-        _log.info("sessions_wait_for_a_slot", sessions=len(unit), reason=exceeded.reason)
+        LOG.info("sessions_wait_for_a_slot", sessions=len(unit), reason=exceeded.reason)
         if exceeded.is_money:
             until_seconds = self._clock.monotonic_seconds() + seconds_of(exceeded, job_run.claim.log)
             return self._pool.hold_back((each.key for each in unit), until_seconds)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from compactor.catalog.tables import DeltaCatalog
 from compactor.log.durable_log import LogState
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.planning.session_planner import listed_streams
 from compactor.storage.location import StoreLocation
@@ -30,8 +30,6 @@ from dispatcher.records.job_run_log import (
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.work_id import OPEN_SHARDS_MAX, WorkId, shard_count
 from dispatcher.running.claimed_job_run import ClaimedJobRun
-
-_log = ProcessLog()
 
 SHARDING_SECONDS = 0.5
 """Time of a tick for sharding, after which the rest waits for the next tick."""
@@ -98,7 +96,7 @@ class Sharding:
         here.counting = None
         count = shard_count(here.counted)
         self._write(claimed, count, min(count, OPEN_SHARDS_MAX))
-        _log.info("job_run_sharded", streams=here.counted, shards=count)
+        LOG.info("job_run_sharded", streams=here.counted, shards=count)
         return True
 
     def _open_further(self, claimed: ClaimedJobRun) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from compactor.log.durable_log import LogState
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, LithifyError, Outdated, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan
@@ -54,8 +54,6 @@ from dispatcher.scheduling.lease_log import (
     over_session_limit,
 )
 from dispatcher.scheduling.limits import Limits, LimitScope
-
-_log = ProcessLog()
 
 
 @dataclass(frozen=True)
@@ -191,7 +189,7 @@ class Leases:
         except LithifyError as error:
             if isinstance(error, Unavailable | Conflict) and not isinstance(error, Outdated):
                 raise
-            _log.warning("job_run_ahead_not_read", job_run_id=str(work), reason=str(error))
+            LOG.warning("job_run_ahead_not_read", job_run_id=str(work), reason=str(error))
             return None
         return polled.log.newest.state
 
@@ -316,7 +314,7 @@ class Leases:
             before = newest if lease.turn_id in newest.state.turns else None
             self._log.append(lambda at: self._end_once(at.state, lease), before)
         except LithifyError as error:
-            _log.warning("lease_not_ended", job_run_id=str(lease.work), reason=str(error))
+            LOG.warning("lease_not_ended", job_run_id=str(lease.work), reason=str(error))
             self._remember_to_end(lease)
 
     def catch_up(self) -> None:
@@ -473,7 +471,7 @@ class LaunchGate:
         exceeded = self._leases.charge(self._lease, cluster, self._cost_so_far() if is_limited else None)
         if exceeded is None:
             return None
-        _log.info("session_waits", reason=exceeded.reason)
+        LOG.info("session_waits", reason=exceeded.reason)
         return seconds_of(exceeded, self._claim.log)
 
     def _cost_so_far(self) -> RunCost | None:

@@ -23,12 +23,10 @@ from urllib.parse import unquote
 
 from pydantic import JsonValue
 
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.errors import Denied, Invalid, LithifyError, Outdated, Unavailable
 from compactor.publishing.published_lake import IcebergJson, PublishedLake, PublishedMetadata, PublishedTable
 from compactor.storage.location import StoreLocation
-
-_log = ProcessLog()
 
 ENDPOINTS = (
     "GET /v1/{prefix}/namespaces",
@@ -221,7 +219,7 @@ def _failed(error: LithifyError) -> Answer:
     if isinstance(error, Unavailable) and not isinstance(error, Denied | Outdated):
         answer = error_answer(HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailableException", str(error))
         return replace(answer, headers={**answer.headers, "Retry-After": str(RETRY_AFTER_SECONDS)})
-    _log.warning("catalog_request_failed", reason=str(error))
+    LOG.warning("catalog_request_failed", reason=str(error))
     if isinstance(error, Denied):  # clients try again after a 500
         return error_answer(HTTPStatus.FORBIDDEN, "ForbiddenException", str(error))
     return error_answer(HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerError", str(error))

@@ -19,13 +19,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, LithifyError, Unavailable, kind_of
 from dispatcher.workflow.callbacks import CAUSE_CHARACTERS_MAX, Callbacks, Executions, Reception
-
-_log = ProcessLog()
 
 DISPATCHER_FAILED = "Lithify.DispatcherFailed"
 
@@ -123,13 +121,13 @@ class DispatcherTask:
             self._measure_when_due()
         except Unavailable as error:
             self.last_error = error
-            emit = _log.error if isinstance(error, Denied) else _log.warning
+            emit = LOG.error if isinstance(error, Denied) else LOG.warning
             emit("dispatcher_task_not_reported", error_kind=kind_of(error), reason=str(error))
         except Exception as error:  # noqa: BLE001  (without a stack: its frames hold the token)
             self.last_error = error
-            _log.error("dispatcher_task_not_reported", error_kind=kind_of(error), reason=type(error).__name__)
+            LOG.error("dispatcher_task_not_reported", error_kind=kind_of(error), reason=type(error).__name__)
         if (self.is_gone or self.is_long) and not stops.is_set():
-            _log.info("dispatcher_ends_as_task", workflow_waits=not self.is_gone, execution_is_long=self.is_long)
+            LOG.info("dispatcher_ends_as_task", workflow_waits=not self.is_gone, execution_is_long=self.is_long)
             stops.set()
 
     def succeed(self, reason: EndOfTask, owner: str, left: Sequence[str]) -> bool:
@@ -153,7 +151,7 @@ class DispatcherTask:
             return
         loops = stuck()
         if loops:
-            _log.error("dispatcher_is_stuck", loops=list(loops))
+            LOG.error("dispatcher_is_stuck", loops=list(loops))
             return
         if self._callbacks.send_heartbeat(self._task_token) is Reception.GONE:
             self.is_gone = True
@@ -169,7 +167,7 @@ class DispatcherTask:
             try:
                 length = self._executions.length(self._execution_arn)
             except LithifyError as error:  # this process' own figures suffice
-                _log.warning("execution_not_measured", error_kind=kind_of(error), reason=str(error))
+                LOG.warning("execution_not_measured", error_kind=kind_of(error), reason=str(error))
             else:
                 age_seconds = max(age_seconds, (self._clock.now_ms() - length.started_at_ms) / 1000)
                 self.is_long = length.events >= self._settings.events_max
@@ -183,7 +181,7 @@ class DispatcherTask:
             try:
                 taken = send()
             except LithifyError as error:
-                _log.warning("workflow_not_answered", error_kind=kind_of(error), reason=str(error))
+                LOG.warning("workflow_not_answered", error_kind=kind_of(error), reason=str(error))
             else:
                 # Gone: the answer arrived and only its reply was lost, or the workflow has given up.
                 return taken is Reception.TAKEN

@@ -9,14 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.errors import Invalid, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan, ClusterUse
 from compactor.planning.sizing import Resources
 from launcher.sizing.cluster_choice import ClusterRoom
 from launcher.spark_job import ClusterReference, JobStatus, SparkJob
-
-_log = ProcessLog()
 
 
 class RunningSparkJob(Protocol):
@@ -53,7 +51,7 @@ def use_of(job: RunningSparkJob) -> ClusterUse | None:
     try:
         return job.use()
     except (Unavailable, Invalid) as error:
-        _log.warning("cluster_use_not_read", cluster=job.description, reason=str(error))
+        LOG.warning("cluster_use_not_read", cluster=job.description, reason=str(error))
         return None
 
 

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from compactor.log_context import ProcessLog
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.errors import EXIT_FENCED, EXIT_INVALID, ErrorKind
 from compactor.model.machine import resident_bytes
@@ -52,8 +52,6 @@ from launcher.spark_job import (
     SparkJob,
 )
 from launcher.submit import job_arguments
-
-_log = ProcessLog()
 
 KIND = "worker"
 ENDED_KEPT = 1_000
@@ -128,7 +126,7 @@ class Workers:
                 try:
                     self._start_worker()
                 except OSError as error:
-                    _log.warning("worker_not_started", reason=str(error))
+                    LOG.warning("worker_not_started", reason=str(error))
                     return
 
     def close(self) -> None:
@@ -208,7 +206,7 @@ class Workers:
         for line in cast("IO[bytes]", worker.process.stdout):
             answer = json.loads(line)
             if "compiling" in answer:
-                _log.warning("worker_starts_slowly", pid=worker.process.pid, reason=answer["compiling"])
+                LOG.warning("worker_starts_slowly", pid=worker.process.pid, reason=answer["compiling"])
                 self.notify_compiling(f"worker process {worker.process.pid}: {answer['compiling']}")
                 continue
             if "ready" in answer:
@@ -237,7 +235,7 @@ class Workers:
                 with suppress(OSError):
                     self._start_worker()
         if ended is not None:
-            _log.warning("worker_died", exit_code=exit_code, job=ended.name)
+            LOG.warning("worker_died", exit_code=exit_code, job=ended.name)
             self.notify_ended()
 
 
