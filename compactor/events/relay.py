@@ -128,9 +128,7 @@ class EventSink(Protocol):
 class NoSink:
     """The destination if no topic was given."""
 
-    @property
-    def name(self) -> str:
-        return ""
+    name = ""
 
     def publish(self, events: Sequence[Event]) -> None:
         """Does nothing."""

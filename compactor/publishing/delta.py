@@ -55,6 +55,8 @@ class DeltaPublisher:
     Args:
         private_columns: those whose bounds are not published"""
 
+    format = OpenFormat.DELTA
+
     def __init__(
         self,
         store: ObjectStore,
@@ -70,10 +72,6 @@ class DeltaPublisher:
         self._log = DeltaLog(store, table_id, clock)
         self._root = f"{TableFolder(table_id).open_files}/"
         self._due = DueStreams(private_columns)
-
-    @property
-    def format(self) -> OpenFormat:
-        return OpenFormat.DELTA
 
     def publish(self, streams: Sequence[PartitionStream]) -> Outcome:
         commit_id = self._clock.new_id()

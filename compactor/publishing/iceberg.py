@@ -90,6 +90,8 @@ class IcebergPublisher:
     Args:
         private_columns: those whose bounds are not published"""
 
+    format = OpenFormat.ICEBERG
+
     def __init__(
         self,
         store: ObjectStore,
@@ -106,10 +108,6 @@ class IcebergPublisher:
         self._grace_ms = int(grace_seconds * 1_000)
         self._log = IcebergLog(store, table_id, clock)
         self._due = DueStreams(private_columns)
-
-    @property
-    def format(self) -> OpenFormat:
-        return OpenFormat.ICEBERG
 
     def publish(self, streams: Sequence[PartitionStream]) -> Outcome:
         folds = [(stream, stream.load()) for stream in streams]

@@ -3,8 +3,6 @@
 key values -> digest -> hash bucket -> pointer (`index/files.py`) -> one row group of one compacted file
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TypeAlias
 

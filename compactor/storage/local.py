@@ -33,15 +33,11 @@ class LocalStore:
         """`secret_prefixes`: of keys whose objects only their writer's user may read."""
         if not location.root_uri.startswith("file:///"):
             raise Invalid(f"{location.root_uri!r} is no local folder: write file:///path/to/lake")
-        self._location = location
+        self.location = location
         self._root = Path(location.root_uri.removeprefix("file://"))
         self._above_keys = f"{self._root}/"
         self._secret_prefixes = secret_prefixes
         self._write_numbers = itertools.count()
-
-    @property
-    def location(self) -> StoreLocation:
-        return self._location
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         path = self._path(key)

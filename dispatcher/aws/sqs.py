@@ -86,7 +86,7 @@ class SqsQueue:
         self._reopen: Callable[[], SQSClient] | None = None
         self._clock = clock
         self._facts = facts
-        self._url = facts.url
+        self.name = facts.url
         self._dead_letters = dead_letters
 
     @classmethod
@@ -120,10 +120,6 @@ class SqsQueue:
         return queue
 
     @property
-    def name(self) -> str:
-        return self._url
-
-    @property
     def deliveries_max(self) -> int | None:
         return self._dead_letters.deliveries_max if self._dead_letters is not None else None
 
@@ -136,9 +132,9 @@ class SqsQueue:
             raise
 
     def _receive(self, messages_max: int, wait_seconds: int, visibility_seconds: int) -> Sequence[QueueMessage]:
-        with translated(f"queue {self._url} cannot be read"):
+        with translated(f"queue {self.name} cannot be read"):
             answer = self._client.receive_message(
-                QueueUrl=self._url,
+                QueueUrl=self.name,
                 MaxNumberOfMessages=messages_max,
                 WaitTimeSeconds=wait_seconds,
                 VisibilityTimeout=visibility_seconds,
@@ -148,9 +144,9 @@ class SqsQueue:
         return [_message(message) for message in answer.get("Messages", [])]
 
     def delete(self, message: QueueMessage) -> None:
-        with translated(f"message {message.message_id} cannot be deleted from {self._url}"):
+        with translated(f"message {message.message_id} cannot be deleted from {self.name}"):
             try:
-                self._client.delete_message(QueueUrl=self._url, ReceiptHandle=message.receipt)
+                self._client.delete_message(QueueUrl=self.name, ReceiptHandle=message.receipt)
             except ClientError as error:
                 _pass_void_receipt(error)
 
@@ -163,22 +159,22 @@ class SqsQueue:
                 list(threads.map(self._delete_batch, batches))
 
     def _delete_batch(self, messages: Sequence[QueueMessage]) -> None:
-        with translated(f"{len(messages)} messages cannot be deleted from {self._url}"):
+        with translated(f"{len(messages)} messages cannot be deleted from {self.name}"):
             answer = self._client.delete_message_batch(
-                QueueUrl=self._url,
+                QueueUrl=self.name,
                 Entries=[{"Id": str(at), "ReceiptHandle": each.receipt} for at, each in enumerate(messages)],
             )
         failed = [each for each in answer.get("Failed", []) if each["Code"].rsplit(".", 1)[-1] not in _VOID_RECEIPT]
         for each in failed:
             raise kind_of(each["Code"], 0 if each["SenderFault"] else 500)(
-                f"{len(failed)} messages cannot be deleted from {self._url}: {each.get('Message', each['Code'])}"
+                f"{len(failed)} messages cannot be deleted from {self.name}: {each.get('Message', each['Code'])}"
             )
 
     def set_visibility(self, message: QueueMessage, seconds: int) -> None:
-        with translated(f"message {message.message_id} cannot be kept on {self._url}"):
+        with translated(f"message {message.message_id} cannot be kept on {self.name}"):
             try:
                 self._client.change_message_visibility(
-                    QueueUrl=self._url, ReceiptHandle=message.receipt, VisibilityTimeout=seconds
+                    QueueUrl=self.name, ReceiptHandle=message.receipt, VisibilityTimeout=seconds
                 )
             except ClientError as error:
                 _pass_void_receipt(error)
@@ -216,8 +212,8 @@ class SqsQueue:
         return self._count("ApproximateNumberOfMessages")
 
     def _count(self, *names: QueueAttributeNameType) -> int:
-        with translated(f"queue {self._url} cannot be counted"):
-            answer = self._client.get_queue_attributes(QueueUrl=self._url, AttributeNames=names)
+        with translated(f"queue {self.name} cannot be counted"):
+            answer = self._client.get_queue_attributes(QueueUrl=self.name, AttributeNames=names)
         return sum(int(number) for number in answer.get("Attributes", {}).values())
 
     def dead_letters(self) -> SqsQueue:
@@ -245,7 +241,7 @@ class SqsQueue:
 
     def _dead_letter_facts(self) -> _QueueFacts:
         if self._dead_letters is None:
-            raise Invalid(f"queue {self._url} has no dead-letter queue: give it a redrive policy, or name one")
+            raise Invalid(f"queue {self.name} has no dead-letter queue: give it a redrive policy, or name one")
         return self._dead_letters.facts
 
 

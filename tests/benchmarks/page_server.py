@@ -35,10 +35,10 @@ class FarStore(LocalStore):
     requests = 0
     lock = threading.Lock()
 
-    @property
-    def location(self) -> StoreLocation:
-        """As of a bucket, whose requests are sent side by side."""
-        return parse_location(f"s3://bench/{Path(super().location.root_uri).name}")
+    def __init__(self, location: StoreLocation) -> None:
+        """Its location is as that of a bucket, whose requests are sent side by side."""
+        super().__init__(location)
+        self.location = parse_location(f"s3://bench/{Path(location.root_uri).name}")
 
     def read(self, key: str) -> bytes | None:
         self._travel()

@@ -57,7 +57,7 @@ def what_is_left(place: ObjectStore) -> list[str]:
         return [str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()]
     assert isinstance(place, S3Store)
     prefix = location.root_uri.removeprefix(f"s3://{BUCKET}/")
-    client = place._clients.client
+    client = place.clients.client
     uploads = client.list_multipart_uploads(Bucket=BUCKET, Prefix=prefix).get("Uploads", [])
     return [entry.key for entry in place.list("")] + [f"upload of {each['Key']}" for each in uploads]
 
@@ -185,8 +185,8 @@ def test_an_upload_that_somebody_else_has_aborted_is_to_be_tried_again(
 ) -> None:
     store, output, _ = weathered
     output.stream.write(bytes(PART_BYTES))
-    for each in store._clients.client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", []):
-        store._clients.client.abort_multipart_upload(Bucket=BUCKET, Key=each["Key"], UploadId=each["UploadId"])
+    for each in store.clients.client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", []):
+        store.clients.client.abort_multipart_upload(Bucket=BUCKET, Key=each["Key"], UploadId=each["UploadId"])
     with pytest.raises(Unavailable, match="somebody has aborted its upload"):
         output.finish()
     output.discard()

@@ -40,13 +40,9 @@ class SnsSink:
     def __init__(self, client: SNSClient, topic_arn: str, clock: Clock, attempts: int = PUBLISH_ATTEMPTS) -> None:
         self._client = client
         self._reopen: Callable[[], SNSClient] | None = None
-        self._topic_arn = topic_arn
+        self.name = topic_arn
         self._clock = clock
         self._attempts = attempts
-
-    @property
-    def name(self) -> str:
-        return self._topic_arn
 
     @classmethod
     def open(cls, topic_arn: str, clock: Clock, *, endpoint_url: str | None = None, patient: bool = True) -> SnsSink:
@@ -79,8 +75,8 @@ class SnsSink:
 
     def check(self) -> None:
         """Raises `Invalid` if the topic does not exist, `Denied` or `Unavailable` if that cannot be checked."""
-        with translated(f"topic {self._topic_arn} cannot be used"):
-            self._client.get_topic_attributes(TopicArn=self._topic_arn)
+        with translated(f"topic {self.name} cannot be used"):
+            self._client.get_topic_attributes(TopicArn=self.name)
 
     def publish(self, events: Sequence[Event]) -> None:
         """Raises `Unavailable` if some may not have arrived, `Invalid` if the topic is wrong or refuses one."""
@@ -98,18 +94,16 @@ class SnsSink:
             raise
 
     def _send_batch(self, left: _Batch) -> None:
-        refusal = f"topic {self._topic_arn} takes no events"
+        refusal = f"topic {self.name} takes no events"
         with translated(refusal):
-            answer = self._client.publish_batch(
-                TopicArn=self._topic_arn, PublishBatchRequestEntries=list(left.values())
-            )
+            answer = self._client.publish_batch(TopicArn=self.name, PublishBatchRequestEntries=list(left.values()))
         for success in answer.get("Successful", []):
             left.pop(success.get("Id", ""), None)
         for failure in answer.get("Failed", []):
             code, status = failure.get("Code", ""), 400 if failure.get("SenderFault") else 500
             raise kind_of(code, status)(f"{refusal}: {failure.get('Message', '')} ({code})")
         if left:
-            raise Unavailable(f"topic {self._topic_arn} did not say whether it took {len(left)} of the events")
+            raise Unavailable(f"topic {self.name} did not say whether it took {len(left)} of the events")
 
 
 def _encode_once(params: dict[str, Any], **_: object) -> None:

@@ -94,7 +94,7 @@ class S3Clients:
         self._lock = threading.Lock()
         self._renewed_at_seconds: float | None = None
         self._buckets: dict[str, tuple[float, Bucket]] = {}
-        self._client = self._open()
+        self.client = self._open()
 
     @classmethod
     def open(cls, endpoint_url: str | None, region: str | None, limits: RequestLimits = LIMITS) -> S3Clients:
@@ -102,12 +102,8 @@ class S3Clients:
         return cls(endpoint_url, region, limits)
 
     @property
-    def client(self) -> S3Client:
-        return self._client
-
-    @property
     def region(self) -> str:
-        return self._client.meta.region_name
+        return self.client.meta.region_name
 
     def bucket(self, name: str) -> Bucket:
         """obstore's client. Raises `Denied` without credentials."""
@@ -152,7 +148,7 @@ class S3Clients:
 
     def once(self, ask: Callable[[S3Client], AnswerT], size_bytes: int = 0) -> AnswerT:
         """The answer to one request with a body of this size. Raises what boto3 raises."""
-        client = self._client
+        client = self.client
         return within(self.limits.seconds_for(size_bytes), client.meta.endpoint_url, partial(ask, client))
 
     def repeated(self, ask: Callable[[S3Client], AnswerT], clock: Clock, size_bytes: int = 0) -> AnswerT:
@@ -167,7 +163,7 @@ class S3Clients:
         """Where boto3 sends requests for a bucket, which may follow from the environment. Asks nobody."""
         # boto3 names no region in the address of an object, unless its bucket has a dot in its name.
         own, regional = (
-            urlsplit(self._client.generate_presigned_url("get_object", {"Bucket": name, "Key": "key"}))
+            urlsplit(self.client.generate_presigned_url("get_object", {"Bucket": name, "Key": "key"}))
             for name in (bucket, "bucket.of.region")
         )
         path = regional.path.removesuffix("/bucket.of.region/key")
@@ -190,7 +186,7 @@ class S3Clients:
             if last_seconds is not None and now_seconds - last_seconds < RENEW_SECONDS_MIN:
                 return
             self._renewed_at_seconds = now_seconds
-            self._client = self._open()
+            self.client = self._open()
 
     def _open(self) -> S3Client:
         self._session = session = new_session()
@@ -262,27 +258,19 @@ class S3Store:
 
     def __init__(self, location: StoreLocation, clients: S3Clients, clock: Clock) -> None:
         bucket, prefix = bucket_and_key(location.root_uri)
-        self._location = location
+        self.location = location
         self._bucket = bucket
         self._root = f"{prefix}/" if prefix else ""
-        self._clients = clients
+        self.clients = clients
         self._clock = clock
 
     @classmethod
     def open(cls, location: StoreLocation) -> S3Store:
         return cls(location, shared_clients(location.endpoint_url, location.region), SystemClock())
 
-    @property
-    def location(self) -> StoreLocation:
-        return self._location
-
-    @property
-    def clients(self) -> S3Clients:
-        return self._clients
-
     def put_if_absent(self, key: str, body: bytes) -> bool:
         full_key = self._full_key(key)
-        create = partial(self._clients.put, self._bucket, full_key, body, if_absent=True)
+        create = partial(self.clients.put, self._bucket, full_key, body, if_absent=True)
         with self._translating(f"{self._uri(key)} cannot be created"):
             try:
                 CONFLICTS.call(create, self._clock, _is_conflict)
@@ -299,13 +287,13 @@ class S3Store:
     def overwrite(self, key: str, body: bytes) -> None:
         full_key = self._full_key(key)
         with self._translating(f"{self._uri(key)} cannot be written"):
-            self._clients.until_answered(partial(self._clients.put, self._bucket, full_key, body), self._clock)
+            self.clients.until_answered(partial(self.clients.put, self._bucket, full_key, body), self._clock)
 
     def read(self, key: str) -> bytes | None:
         with self._translating(f"{self._uri(key)} cannot be read"):
             try:
-                return self._clients.until_answered(
-                    partial(self._clients.get, self._bucket, self._full_key(key)), self._clock
+                return self.clients.until_answered(
+                    partial(self.clients.get, self._bucket, self._full_key(key)), self._clock
                 )
             except ClientError as error:
                 if code_of(error) == "NoSuchKey":
@@ -323,7 +311,7 @@ class S3Store:
                     "Key": self._full_key(key),
                     "Range": wanted,
                 }
-                return self._clients.until_answered(partial(self._clients.get_by_boto3, request), self._clock)[1]
+                return self.clients.until_answered(partial(self.clients.get_by_boto3, request), self._clock)[1]
             except ClientError as error:
                 if code_of(error) == "NoSuchKey":
                     raise Corrupt(f"{self._uri(key)} does not exist, but a log refers to it") from error
@@ -353,7 +341,7 @@ class S3Store:
 
     def _pages(self, request: type_defs.ListObjectsV2RequestTypeDef) -> Iterator[type_defs.ListObjectsV2OutputTypeDef]:
         while True:
-            page = self._clients.repeated(lambda client: client.list_objects_v2(**request), self._clock)
+            page = self.clients.repeated(lambda client: client.list_objects_v2(**request), self._clock)
             yield page
             if not page.get("NextContinuationToken"):
                 return
@@ -362,7 +350,7 @@ class S3Store:
     def delete(self, key: str) -> None:
         full_key = self._full_key(key)
         with self._translating(f"{self._uri(key)} cannot be deleted"):
-            self._clients.repeated(lambda client: client.delete_object(Bucket=self._bucket, Key=full_key), self._clock)
+            self.clients.repeated(lambda client: client.delete_object(Bucket=self._bucket, Key=full_key), self._clock)
 
     def delete_many(self, keys: Sequence[str]) -> dict[str, str]:
         full_keys = [self._full_key(key) for key in keys]
@@ -374,12 +362,12 @@ class S3Store:
     def _delete_at_once(self, full_keys: Sequence[str]) -> dict[str, str]:
         """Within one answer S3 may refuse some objects, and be too busy for others: these are tried again."""
         failed: dict[str, str] = {}
-        for tries in range(1, self._clients.limits.tries_max + 1):
+        for tries in range(1, self.clients.limits.tries_max + 1):
             refused = self._ask_to_delete(full_keys)
             full_keys = []
             for error in refused:
                 full_key, code = error.get("Key", ""), error.get("Code", "")
-                if kind_of(code, 0) is Unavailable and tries < self._clients.limits.tries_max:
+                if kind_of(code, 0) is Unavailable and tries < self.clients.limits.tries_max:
                     full_keys.append(full_key)
                 else:
                     reason = f"{error.get('Message') or code} ({code})"
@@ -394,7 +382,7 @@ class S3Store:
     def _ask_to_delete(self, full_keys: Sequence[str]) -> Sequence[type_defs.ErrorTypeDef]:
         objects: list[type_defs.ObjectIdentifierTypeDef] = [{"Key": full_key} for full_key in full_keys]
         with self._translating(f"{len(full_keys)} objects below {self._uri('')} cannot be deleted"):
-            answer = self._clients.repeated(
+            answer = self.clients.repeated(
                 lambda client: client.delete_objects(Bucket=self._bucket, Delete={"Objects": objects, "Quiet": True}),
                 self._clock,
             )
@@ -405,7 +393,7 @@ class S3Store:
         request: type_defs.ListMultipartUploadsRequestTypeDef = {"Bucket": self._bucket, "Prefix": self._root}
         with self._translating(f"unfinished uploads to {self._uri('')} cannot be listed"):
             while True:
-                page = self._clients.repeated(lambda client: client.list_multipart_uploads(**request), self._clock)
+                page = self.clients.repeated(lambda client: client.list_multipart_uploads(**request), self._clock)
                 for found in page.get("Uploads", []):
                     size_bytes = self._size_of_upload(found["Key"], found["UploadId"])
                     if size_bytes is not None:
@@ -421,7 +409,7 @@ class S3Store:
         size_bytes = 0
         try:
             while True:
-                page = self._clients.repeated(lambda client: client.list_parts(**request), self._clock)
+                page = self.clients.repeated(lambda client: client.list_parts(**request), self._clock)
                 size_bytes += sum(part["Size"] for part in page.get("Parts", []))
                 if not page.get("IsTruncated"):
                     return size_bytes
@@ -435,7 +423,7 @@ class S3Store:
         key, _, upload_id = write.name.partition(_UPLOAD)
         with self._translating(f"the unfinished upload to {self._uri(key)} cannot be aborted"):
             try:
-                self._clients.repeated(
+                self.clients.repeated(
                     lambda client: client.abort_multipart_upload(
                         Bucket=self._bucket, Key=self._full_key(key), UploadId=upload_id
                     ),
@@ -451,12 +439,12 @@ class S3Store:
             with translated(failure):
                 yield
         except Denied:
-            self._clients.renew(self._clock.monotonic_seconds())
+            self.clients.renew(self._clock.monotonic_seconds())
             raise
 
     def _full_key(self, key: str) -> str:
         check_key(key)
-        if len(key.encode()) > key_bytes_max(self._location):
+        if len(key.encode()) > key_bytes_max(self.location):
             raise Invalid(f"{self._uri(key)} is longer than the {KEY_BYTES_MAX} bytes that S3 allows")
         return self._root + key
 
