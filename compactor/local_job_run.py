@@ -22,7 +22,7 @@ from compactor.engine.protocol import Engine
 from compactor.events.publish_events import publish_event
 from compactor.events.relay import EventSink, NoSink, Subject
 from compactor.events.session_events import publish_session
-from compactor.log_context import LOG, operator_log
+from compactor.log_context import LOG, Logged, operator_log
 from compactor.model.background import SharedLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Invalid, LithifyError, Unavailable, reason_of
@@ -423,10 +423,8 @@ def _publish(spec: SessionSpec, lake: DeltaCatalog, sink: EventSink, clock: Cloc
     """Publishes the session's events. A failing topic is only logged: rows are committed, events in the log."""
     if isinstance(sink, NoSink):
         return
-    try:
+    with Logged("events_not_published", LithifyError, session_id=spec.session_id):
         publish_session(spec, lake.store, sink, clock)
-    except LithifyError as error:
-        LOG.warning("events_not_published", session_id=spec.session_id, reason=str(error))
 
 
 def _publish_table(
@@ -436,7 +434,7 @@ def _publish_table(
     told: the rows are committed, and the next job run, or `lithify publish`, goes on."""
     streams = [table.stream(spec.partition) for spec in specs]
     about = Subject(run.job_run_id, run.source_table_id)
-    try:
+    with Logged("table_not_published", LithifyError, table=table.table_id):
         publishers = publishers_of(lake.store, table, clock)
         for outcome in publish(publishers, with_gone_streams(table, publishers, streams)):
             event = publish_event(about, table.table_id, outcome, clock.now_ms())
@@ -446,8 +444,6 @@ def _publish_table(
             for each in refused:
                 where = render_partition(each.partition)
                 LOG.warning("partition_not_published", partition=where, reason="; ".join(each.reasons))
-    except LithifyError as error:
-        LOG.warning("table_not_published", table=table.table_id, reason=str(error))
 
 
 def _sink(run: JobRunSpec, clock: Clock) -> EventSink:

@@ -43,6 +43,20 @@ LOG = ProcessLog()
 """The log of this process, for every module."""
 
 
+class Logged(AbstractContextManager[None, bool]):
+    """As `contextlib.suppress`: an error of these kinds ends the context and goes no further. A warning says it, with
+    the reason."""
+
+    def __init__(self, event: str, *errors: type[Exception], **details: LogValue) -> None:
+        self._event, self._errors, self._details = event, errors, details
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> bool:
+        is_one = isinstance(error, self._errors)
+        if is_one:
+            LOG.warning(self._event, **self._details, reason=str(error))
+        return is_one
+
+
 def configure_logging(
     *, as_json: bool, level: str = "info", stream: TextIO | None = None, runs_session: bool = False
 ) -> None:

@@ -16,7 +16,7 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
-from compactor.log_context import LOG
+from compactor.log_context import LOG, Logged
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Unavailable
@@ -229,10 +229,8 @@ class Dispatcher:
 
     def _report(self) -> None:
         self._embedded_metrics.write_when_due()
-        try:
+        with Logged("health_not_written", Unavailable):
             self._health.write_when_due(self.troubles, self._controller.job_runs_held)
-        except Unavailable as error:
-            LOG.warning("health_not_written", reason=str(error))
 
     def _is_done(self) -> bool:
         return (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from compactor.log.durable_log import DurableLog
-from compactor.log_context import LOG
+from compactor.log_context import Logged
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Fenced, Outdated
 from compactor.planning.spec import SessionSpec
@@ -117,11 +117,9 @@ class Progress(ABC):
     def _read_heartbeat(self, kind: type[HeartbeatT]) -> HeartbeatT | None:
         """None while there is no readable one."""
         body = self._store.read(self._heartbeat_key)
-        try:
+        with Logged("heartbeat_unreadable", Corrupt, Outdated, key=self._heartbeat_key):
             return None if body is None else kind.parse_durable(body, self._heartbeat_key)
-        except (Corrupt, Outdated) as error:
-            LOG.warning("heartbeat_unreadable", key=self._heartbeat_key, reason=str(error))
-            return None
+        return None
 
 
 class SessionLaunchProgress(Progress):

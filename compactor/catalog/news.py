@@ -17,7 +17,7 @@ from contextlib import suppress
 from compactor.catalog.keys import NewsHint, StreamFolder, TableFolder
 from compactor.catalog.snapshot import StreamSnapshot
 from compactor.log.durable_log import LogState
-from compactor.log_context import LOG
+from compactor.log_context import Logged
 from compactor.model.errors import Denied, Invalid, Unavailable
 from compactor.storage.object_store import ObjectStore
 
@@ -60,12 +60,10 @@ class NewsHints:
         if has_news(at.state, self._folder.table_id):
             return
         last = NewsHint(self._folder, at.entry_number).key
-        try:
+        with Logged("news_hints_not_cleared", Denied, Unavailable, stream=self._folder.news):
             for entry in list(self._store.list(f"{self._folder.news}/")):
                 if entry.key <= last:
                     self._store.delete(entry.key)
-        except (Denied, Unavailable) as error:
-            LOG.warning("news_hints_not_cleared", stream=self._folder.news, reason=str(error))
 
 
 def partitions_with_news(store: ObjectStore, table_id: str) -> Iterator[dict[str, str]]:

@@ -36,7 +36,7 @@ from compactor.events.types import (
     Severity,
 )
 from compactor.log.durable_log import DurableLog, Entry
-from compactor.log_context import LOG
+from compactor.log_context import Logged
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Outdated
 from compactor.model.names import PartitionValues
@@ -360,11 +360,10 @@ class Relay(Generic[StateT, ActionT]):
 
     def _read_cursor(self) -> PublishCursor:
         body = self._store.read(self._cursor_key)
-        try:
+        # A hint that cannot be read costs repeats, which are dropped by id.
+        with Logged("publish_cursor_unreadable", Corrupt, Outdated):
             if body is not None:
                 return PublishCursor.parse_durable(body, self._cursor_key)
-        except (Corrupt, Outdated) as error:  # a hint that cannot be read costs repeats, which are dropped by id
-            LOG.warning("publish_cursor_unreadable", reason=str(error))
         return PublishCursor(entry_number=self._published_until() if body is None else 0)
 
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 from pydantic import Field, JsonValue
 
 from compactor.log.keys import CheckpointObject, HintObject, WholeCheckpointObject
-from compactor.log_context import LOG
+from compactor.log_context import LOG, Logged
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Denied, Outdated, Unavailable
@@ -309,11 +309,9 @@ class CheckpointFolder(Generic[StateT]):
         body = self._store.read(self._hint_key)
         if body is None:
             return None
-        try:
+        with Logged("checkpoint_hint_unreadable", Corrupt, Outdated, log=self._folder):
             return _Hint.parse_durable(body, self._hint_key).entry_number
-        except (Corrupt, Outdated) as error:
-            LOG.warning("checkpoint_hint_unreadable", log=self._folder, reason=str(error))
-            return None
+        return None
 
     def _read_whole(self, form: WholeCheckpoint[StateT], entry_number: int) -> LogState[StateT] | None:
         key = WholeCheckpointObject(self._folder, entry_number).key

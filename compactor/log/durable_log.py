@@ -28,7 +28,7 @@ from compactor.log.checkpoints import CHECKPOINT_ENTRIES, MERGED_ENTRIES, Checkp
 from compactor.log.entries import Entry, EntryFolder
 from compactor.log.keys import HintObject
 from compactor.log.long_lists import LongLists
-from compactor.log_context import LOG
+from compactor.log_context import Logged
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Corrupt, Invalid, Unavailable
 from compactor.model.retries import Backoff
@@ -438,11 +438,9 @@ class DurableLog(Generic[StateT, ActionT]):
             self._write_if_possible(log_state)
 
     def _write_if_possible(self, log_state: LogState[StateT]) -> None:
-        try:
+        # The entry is durable, so the append has succeeded; the next reader replays more entries.
+        with Logged("checkpoint_not_written", Unavailable, log=self.folder):
             self.write_checkpoint(log_state)
-        except Unavailable as error:
-            # The entry is durable, so the append has succeeded; the next reader replays more entries.
-            LOG.warning("checkpoint_not_written", log=self.folder, reason=str(error))
 
 
 def _lacks(folder: str, number: int) -> Corrupt:

@@ -6,7 +6,7 @@ A put whose outcome is unknown is settled by the commit's id (`storage/create_on
 import json
 from collections.abc import Sequence
 
-from compactor.log_context import LOG
+from compactor.log_context import LOG, Logged
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Unavailable
 from compactor.publishing.delta_actions import CommitInfo, DeltaAction, DeltaState, parse_commit, render_commit
@@ -88,12 +88,10 @@ class DeltaLog:
         oldest = state.at_ms - TOMBSTONES_KEPT_MS
         kept = tuple(each for each in state.removed if each.deletion_timestamp >= oldest)
         body, rows = write_checkpoint(DeltaState(**{**vars(state), "removed": kept}))
-        try:
+        with Logged("delta_checkpoint_not_written", Unavailable, table=self._table_id):
             self._store.overwrite(DeltaLogCheckpoint(self._table_id, state.version).key, body)
             hint = json.dumps({"version": state.version, "size": rows})
             self._store.overwrite(DeltaLogHint(self._table_id).key, hint.encode())
-        except Unavailable as error:
-            LOG.warning("delta_checkpoint_not_written", table=self._table_id, reason=str(error))
 
     def _from_checkpoint(self) -> DeltaState:
         hint = self._store.read(DeltaLogHint(self._table_id).key)

@@ -15,7 +15,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadataV2
 from pyiceberg.table.snapshots import Snapshot
 
-from compactor.log_context import LOG
+from compactor.log_context import Logged
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Unavailable
 from compactor.publishing.iceberg_files import Group, Manifest, read_list, read_manifest
@@ -155,8 +155,6 @@ class IcebergLog:
     def repair_hint(self, version: int) -> None:
         """Moves the hint to this version, if it is behind. A failure only lets readers of the folder see an earlier
         version until the next publish."""
-        try:
+        with Logged("iceberg_hint_not_written", Unavailable, table=self._table_id, version=version):
             if self.hinted() < version:
                 self._store.overwrite(IcebergMetadata(self._table_id, None).key, str(version).encode())
-        except Unavailable as error:
-            LOG.warning("iceberg_hint_not_written", table=self._table_id, version=version, reason=str(error))

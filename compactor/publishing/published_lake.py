@@ -17,7 +17,7 @@ from pydantic import JsonValue, TypeAdapter
 
 from compactor.catalog.definition import TableDefinition
 from compactor.catalog.dropping import DefinitionLog, definition_log
-from compactor.log_context import LOG
+from compactor.log_context import Logged
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Denied, Invalid, Outdated, Unavailable
 from compactor.model.names import OpenFormat
@@ -134,11 +134,9 @@ class PublishedLake:
         return sorted(decoded_names(self._store, "tables/", decode))
 
     def _shown_or_logged(self, table_id: str) -> PublishedTable | None:
-        try:
+        with Logged("table_left_out_of_catalog", Corrupt, Denied, Invalid, Outdated, table=table_id, lake=self.name):
             return self._shown(table_id)
-        except (Corrupt, Denied, Invalid, Outdated) as error:
-            LOG.warning("table_left_out_of_catalog", table=table_id, lake=self.name, reason=str(error))
-            return None
+        return None
 
     def _shown(self, table_id: str) -> PublishedTable | None:
         """None: it is not published, or nothing of it is yet."""

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from compactor.log_context import LOG
+from compactor.log_context import LOG, Logged
 from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, Invalid, Unavailable, reasons_of
 from compactor.model.names import counted
 from compactor.storage.object_store import ObjectStore
@@ -206,7 +206,5 @@ def _check_topic(dependencies: CommandDependencies, options: ServiceOptions) -> 
     places = options.places
     if places.topic_arn is None:
         return
-    try:
+    with Logged("topic_not_checked", Unavailable):
         dependencies.clients.check_topic(places.topic_arn, places.endpoint_url)
-    except Unavailable as error:
-        LOG.warning("topic_not_checked", reason=str(error))

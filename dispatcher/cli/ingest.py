@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from compactor.log_context import LOG
+from compactor.log_context import LOG, Logged
 from compactor.model.background import BackgroundLoop
 from compactor.model.errors import EXIT_FAILED, Invalid, LithifyError, Unavailable
 from compactor.model.names import counted
@@ -121,8 +121,6 @@ def _until_stopped(taking: Ingest, liveness: LivenessSignal | None, ends: thread
 
 def _or_log(signals: Callable[[], None] | None) -> None:
     """A state that does not answer stops no file."""
-    try:
+    with Logged("ingest_not_signalled", LithifyError):
         if signals is not None:
             signals()
-    except LithifyError as error:
-        LOG.warning("ingest_not_signalled", reason=str(error))

@@ -23,7 +23,7 @@ from compactor.changes.landing import LandedFile, LandedSource, divide, divide_t
 from compactor.changes.quarantine import Quarantine, quarantine_of
 from compactor.changes.sources import FeedSource
 from compactor.lake import DeltaCatalog, Table
-from compactor.log_context import LOG
+from compactor.log_context import LOG, Logged
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError, Unavailable, reason_of
 from compactor.storage.concurrently import run_concurrently
@@ -214,11 +214,9 @@ class Ingest:
 
     def _opened(self, table_id: str) -> Table | None:
         """None for a table that is damaged, or was dropped meanwhile: the others go on."""
-        try:
+        with Logged("table_not_read", Invalid, Corrupt, table_id=table_id):
             return self._lake.table(table_id)
-        except (Invalid, Corrupt) as error:
-            LOG.warning("table_not_read", table_id=table_id, reason=str(error))
-            return None
+        return None
 
     def _take(self, table: Table, files: Mapping[_Landing, Sequence[_Message]], done: Ingested) -> Ingested:
         """As many files of a table as memory is for with one entry for each stream."""

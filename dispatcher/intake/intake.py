@@ -45,7 +45,7 @@ from typing import assert_never
 
 from compactor.catalog.tables import DeltaCatalog
 from compactor.log.durable_log import LogState
-from compactor.log_context import LOG, bound
+from compactor.log_context import LOG, Logged, bound
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Invalid, LithifyError, Unavailable, refuse_if
@@ -117,10 +117,8 @@ class VisibilityKeeper:
                     LOG.warning("message_judged_too_long", message_id=message.message_id)
                     del self._held[receipt]
                     continue
-                try:
+                with Logged("visibility_not_extended", LithifyError, message_id=message.message_id):
                     self._queue.set_visibility(message, self.visibility_seconds)
-                except LithifyError as error:
-                    LOG.warning("visibility_not_extended", message_id=message.message_id, reason=str(error))
 
     def running(self) -> BackgroundLoop:
         """Extends held messages, three times per visibility timeout."""
@@ -417,10 +415,8 @@ class Intake:
     def _put_back(self, message: QueueMessage, reason: str) -> PutBack:
         seconds = self._rest_seconds(message)
         self.keeper.release(message)
-        try:
+        with Logged("message_not_put_back", LithifyError):  # it comes back when its visibility ends
             self._queue.set_visibility(message, seconds)
-        except LithifyError as error:
-            LOG.warning("message_not_put_back", reason=str(error))  # it comes back when its visibility ends
         return PutBack(reason, seconds)
 
     def _rest_seconds(self, message: QueueMessage) -> int:

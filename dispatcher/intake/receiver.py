@@ -4,7 +4,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Self
 
-from compactor.log_context import LOG
+from compactor.log_context import LOG, Logged
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
 from dispatcher.intake.intake import Accepted, Intake, Rejected, Repeated
@@ -106,11 +106,9 @@ class Receiver:
             return False
         if self._counted_none_at is not None:
             return self._found_nothing_by > self._counted_none_at
-        try:
+        with Logged("queue_not_counted", Unavailable):
             if self._queue.messages_left() == 0:
                 self._counted_none_at = self._polls_sent
-        except Unavailable as error:
-            LOG.warning("queue_not_counted", reason=str(error))
         return False
 
     @property
@@ -173,7 +171,5 @@ class Receiver:
 
     def _give_back(self, message: QueueMessage) -> None:
         self._intake.keeper.release(message)
-        try:
+        with Logged("message_not_released", LithifyError):  # it comes back when its visibility ends
             self._queue.set_visibility(message, 0)
-        except LithifyError as error:
-            LOG.warning("message_not_released", reason=str(error))  # it comes back when its visibility ends

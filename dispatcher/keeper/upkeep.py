@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from compactor.log_context import LOG
+from compactor.log_context import LOG, Logged
 from compactor.maintenance.collection import Collection, GracePeriods
 from compactor.model.background import BackgroundLoop
 from compactor.model.document import Document
@@ -115,11 +115,9 @@ class LakeUpkeep:
 
     def _noted(self) -> UpkeepNote:
         body = self._store.read(self._key)
-        try:
+        with Logged("upkeep_note_unreadable", Corrupt, Outdated):  # a hint: the work is done once more
             return UpkeepNote() if body is None else UpkeepNote.parse_durable(body, self._key)
-        except (Corrupt, Outdated) as error:  # a hint: the work is done once more
-            LOG.warning("upkeep_note_unreadable", reason=str(error))
-            return UpkeepNote()
+        return UpkeepNote()
 
     def _collect(self) -> Upkeep:
         lake = self._services.lake

@@ -19,7 +19,7 @@ from compactor.catalog.dropping import definition_log
 from compactor.catalog.keys import TableFolder
 from compactor.catalog.tables import Table
 from compactor.log.keys import EntryObject
-from compactor.log_context import LOG
+from compactor.log_context import LOG, Logged
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, LithifyError, Outdated
@@ -124,12 +124,10 @@ class TableWatch:
         """Notes what is known, if it is new. Without that the next keeper asks for more."""
         seen = StreamsSeen(basis=self._basis, streams=tuple(self.streams), all_at_ms=self._all_at_ms)
         body = seen.model_dump_json(exclude_defaults=True).encode()
-        try:
+        with Logged("streams_seen_not_noted", LithifyError):
             if body != self._noted:
                 self._state.overwrite(self._key, body)
                 self._noted = body
-        except LithifyError as error:
-            LOG.warning("streams_seen_not_noted", reason=str(error))
 
     def _take(self, seen: StreamsSeen) -> None:
         self._basis, self._all_at_ms = seen.basis, seen.all_at_ms

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from pydantic import Field
 
-from compactor.log_context import LOG
+from compactor.log_context import LOG, Logged
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Denied, Invalid, Unavailable, kind_of
@@ -150,8 +150,6 @@ class FirstContact:
     def _pause(self, place: str, error: Unavailable, seconds: float) -> None:
         until_seconds = self._clock.monotonic_seconds() + seconds
         while (left := until_seconds - self._clock.monotonic_seconds()) > 0 and not self._stops.is_set():
-            try:
+            with Logged("health_not_written", Unavailable):
                 self._health.write_when_due({place: error}, job_runs_held=0)
-            except Unavailable as unwritten:
-                LOG.warning("health_not_written", reason=str(unwritten))
             self._stops.wait(min(left, self._health_seconds))

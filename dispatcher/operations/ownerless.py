@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from compactor.log_context import LOG
+from compactor.log_context import Logged
 from compactor.model.errors import LithifyError
 from compactor.storage.concurrently import run_concurrently
 from dispatcher.records.job_run_log import JobRunState
@@ -41,16 +41,12 @@ def _names_of(records: JobRunStore, job_run_id: str, session: SessionState) -> I
 
 def _state_of(records: JobRunStore, work: WorkId) -> JobRunState | None:
     """None: its log cannot be read now, or not by this release."""
-    try:
+    with Logged("owners_not_read", LithifyError, job_run_id=str(work)):
         return records.state(work.text)
-    except LithifyError as error:
-        LOG.warning("owners_not_read", job_run_id=str(work), reason=str(error))
-        return None
+    return None
 
 
 def sweep_once(sweep: Sweep) -> None:
     """A dispatcher's own sweep. Services that do not answer are asked again the next time."""
-    try:
+    with Logged("clusters_not_swept", LithifyError):
         sweep.end(sweep.look().to_end)
-    except LithifyError as error:
-        LOG.warning("clusters_not_swept", reason=str(error))

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 from functools import partial
 from typing import TypeVar
 
-from compactor.log_context import LOG
+from compactor.log_context import LOG, Logged
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, Unavailable, refuse_if
 from compactor.planning.machine_share import GIB, WorkersShare, workers_share
@@ -291,11 +291,9 @@ def _stores(options: ServiceOptions, state: StoreLocation) -> dict[str, StoreLoc
 
 def _read_archive(uri: str, open_folder: Callable[[str], ObjectStore]) -> ArchiveManifest | None:
     """None: S3 does not answer now, or this process may not read there; then the nodes report it."""
-    try:
+    with Logged("archive_not_checked", Unavailable, archive=uri):
         return check_archive(uri, open_folder)
-    except Unavailable as error:
-        LOG.warning("archive_not_checked", archive=uri, reason=str(error))
-        return None
+    return None
 
 
 def _prices(price_file: str | None, instance_types: Sequence[str], clock: Clock) -> PriceList:

@@ -18,7 +18,7 @@ from statistics import median
 
 from pydantic import Field
 
-from compactor.log_context import LOG
+from compactor.log_context import Logged
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import LithifyError
@@ -63,10 +63,8 @@ class LearnedStarts:
                 seconds=(*self._known.seconds, *seconds)[-STARTS_KEPT:],
                 factors=(*self._known.factors, *factors)[-STARTS_KEPT:],
             )
-            try:
+            with Logged("cluster_start_not_noted", LithifyError, key=self._key):
                 self._store.overwrite(self._key, self._known.render())
-            except LithifyError as error:
-                LOG.warning("cluster_start_not_noted", key=self._key, reason=str(error))
 
     def applied(self, room: Room) -> Room:
         """The settings with the start that is expected here: the prediction, and how much later than its buffer the
@@ -92,12 +90,10 @@ class LearnedStarts:
         return self._clock.monotonic_seconds() - (self._read_at_seconds or 0.0)
 
     def _read(self) -> None:
-        try:
+        with Logged("cluster_starts_not_read", LithifyError, key=self._key):
             body = self._store.read(self._key)
             if body is not None:
                 self._known = ObservedStarts.parse_durable(body, self._key)
-        except LithifyError as error:
-            LOG.warning("cluster_starts_not_read", key=self._key, reason=str(error))
         self._read_at_seconds = self._clock.monotonic_seconds()
 
 

@@ -27,7 +27,7 @@ from compactor.events.types import bounded
 from compactor.log.checkpoints import WholeCheckpoint
 from compactor.log.columns import RecordCodec
 from compactor.log.durable_log import DurableLog, LogFormat, LogState
-from compactor.log_context import LOG
+from compactor.log_context import Logged
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, LithifyError, Outdated
@@ -373,13 +373,13 @@ class History:
         body = self._store.read(key)
         if body is None:
             return None
-        try:
+        with Logged(
+            "history_file_unreadable", pa.ArrowException, OSError, ValueError, KeyError, LithifyError, file=key
+        ):
             table = pq.read_table(pa.BufferReader(body), page_checksum_verification=True)
             known = [name for name in table.column_names if name in EndedJobRun.model_fields]
             return _from_table(table.select(known))
-        except (pa.ArrowException, OSError, ValueError, KeyError, LithifyError) as error:
-            LOG.warning("history_file_unreadable", file=key, reason=str(error))
-            return None
+        return None
 
     def _open_log(self, day: str) -> HistoryLog:
         return DurableLog(self._store, HistoryDayLog(day).key, HISTORY_LOG, self._clock)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from compactor.log_context import LOG
+from compactor.log_context import Logged
 from compactor.model.errors import Invalid, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan, ClusterUse
 from compactor.planning.sizing import Resources
@@ -48,11 +48,9 @@ def use_of(job: RunningSparkJob) -> ClusterUse | None:
     """None: it has no nodes of its own, or they cannot be read now; then its cost is that of the planned ones."""
     if not isinstance(job, MeteredJob):
         return None
-    try:
+    with Logged("cluster_use_not_read", Unavailable, Invalid, cluster=job.description):
         return job.use()
-    except (Unavailable, Invalid) as error:
-        LOG.warning("cluster_use_not_read", cluster=job.description, reason=str(error))
-        return None
+    return None
 
 
 class Cluster(Protocol):
