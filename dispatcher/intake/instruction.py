@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Annotated, Literal, NoReturn, TypeVar
@@ -68,27 +68,29 @@ _TOPIC_ARN = re.compile(
 ValueT = TypeVar("ValueT")
 
 
-def _known_table(text: str) -> str:
-    try:
-        return str(TableId.parse(text))
-    except Invalid as error:
-        raise ValueError(str(error)) from error
+def _taken_by(parse: Callable[[str], object]) -> AfterValidator:
+    """Leaves text as it is, for which `parse` does not raise `Invalid`."""
+
+    def check(text: str) -> str:
+        try:
+            parse(text)
+        except Invalid as error:
+            raise ValueError(str(error)) from error
+        return text
+
+    return AfterValidator(check)
 
 
-def _known_location(text: str) -> str:
+def _known_location(text: str) -> None:
     _no_control_characters(text)
     size_bytes = len(text.encode())
     if size_bytes > LAKE_URI_BYTES_MAX:
         raise ValueError(f"it has {size_bytes:,} bytes: at most {LAKE_URI_BYTES_MAX:,} are allowed")
-    try:
-        parse_location(text)
-    except Invalid as error:
-        raise ValueError(str(error)) from error
+    parse_location(text)
     if "://" not in text:
         raise ValueError(f"{text!r} is no URI: write s3://bucket/prefix or file:///path/to/lake")
     if any(part in (".", "..") for part in text.split("/")):
         raise ValueError(f"{text!r} has a part that is . or ..: write the lake's own path")
-    return text
 
 
 @dataclass(frozen=True)
@@ -107,14 +109,6 @@ def parse_topic(arn: str) -> TopicName:
     if match["name"].endswith(".fifo"):
         raise Invalid(f"{arn!r} is a FIFO topic: events go to standard topics only")
     return TopicName(match["aws_partition"], match["region"])
-
-
-def _known_topic(text: str) -> str:
-    try:
-        parse_topic(text)
-    except Invalid as error:
-        raise ValueError(str(error)) from error
-    return text
 
 
 def _fits_object_keys(text: str) -> str:
@@ -165,7 +159,7 @@ def _no_control_characters(text: str) -> str:
 
 
 PositiveInt = Annotated[int, Field(ge=1, le=INT64_MAX)]
-TableIdText = Annotated[str, Field(max_length=TABLE_ID_CHARACTERS_MAX), AfterValidator(_known_table)]
+TableIdText = Annotated[str, Field(max_length=TABLE_ID_CHARACTERS_MAX), _taken_by(TableId.parse)]
 ColumnName = Annotated[str, Field(min_length=1)]
 
 
@@ -198,7 +192,7 @@ class InstructionDocument(Document):
     desired_sla: PositiveInt | None = Field(
         default=None, description="desired seconds; plans and events compare the prediction with it"
     )
-    delta_catalog: Annotated[str, AfterValidator(_known_location)] | None = Field(
+    delta_catalog: Annotated[str, _taken_by(_known_location)] | None = Field(
         default=None, description="root URI of the lake; left out: the dispatcher's own lake"
     )
     destination_compacted_table_id: TableIdText | None = Field(
@@ -219,7 +213,7 @@ class InstructionDocument(Document):
         description="buckets of the index; left out: chosen so that a bucket takes about half of a task's memory, and "
         "kept until it would take three quarters",
     )
-    sns_event_topic_arn: Annotated[str, AfterValidator(_known_topic)] | None = Field(
+    sns_event_topic_arn: Annotated[str, _taken_by(parse_topic)] | None = Field(
         default=None, description="topic of this job run's events; left out: the dispatcher's own topic"
     )
     compacted_file_content_type: Annotated[ContentType, AfterValidator(_written)] = Field(
