@@ -3,35 +3,28 @@
 RunJobFlow takes no client token: boto3 must not repeat it after a lost answer, as it may all other requests.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError
 
 from compactor.model.errors import Conflict, Denied, ErrorKind, Unavailable
 from compactor.planning.cluster_plan import ClusterUse
-from compactor.storage.aws.boto import open_client
+from compactor.storage.aws.boto import Answer, Pages, open_client
 from compactor.storage.aws.failures import code_of, translated
 from launcher.emr.reasons import of_refusal
 from launcher.emr.request import JsonObject
 from launcher.emr.service import ClusterSeen, InstanceSeen, JobRunSeen, StepSeen
 from launcher.spark_job import JobFailed, NoCapacity, NotLaunched
 
-Answer = dict[str, Any]
-"""An answer of a service whose types are not installed: boto3's model of the service defines it."""
-
 _GONE = frozenset({"ResourceNotFoundException", "InvalidRequestException"})
 
 
-class _Pages(Protocol):
-    def paginate(self, **request: object) -> Iterable[Answer]: ...
-
-
 class _EmrClient(Protocol):
-    def get_paginator(self, name: str, /) -> _Pages: ...
+    def get_paginator(self, name: str, /) -> Pages: ...
     def run_job_flow(self, **request: object) -> Answer: ...
     def describe_cluster(self, **request: object) -> Answer: ...
     def list_steps(self, **request: object) -> Answer: ...
@@ -39,7 +32,7 @@ class _EmrClient(Protocol):
 
 
 class _ServerlessClient(Protocol):
-    def get_paginator(self, name: str, /) -> _Pages: ...
+    def get_paginator(self, name: str, /) -> Pages: ...
     def start_job_run(self, **request: object) -> Answer: ...
     def get_job_run(self, **request: object) -> Answer: ...
     def cancel_job_run(self, **request: object) -> Answer: ...

@@ -1,10 +1,10 @@
 """AWS's Price List API over boto3. It needs the right `pricing:GetProducts`, and no more."""
 
 import json
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol, Self
+from collections.abc import Iterator
+from typing import Protocol, Self
 
-from compactor.storage.aws.boto import open_client
+from compactor.storage.aws.boto import Pages, open_client
 from compactor.storage.aws.failures import translated
 from launcher.sizing.published_prices import PriceRequest, Product
 
@@ -12,12 +12,8 @@ ENDPOINT_REGION, ENDPOINT_REGION_OF_CHINA = "us-east-1", "cn-northwest-1"
 """The service has an endpoint in few regions, and answers there for all regions of their partition."""
 
 
-class _Pages(Protocol):
-    def paginate(self, **request: object) -> Iterable[dict[str, Any]]: ...
-
-
 class _PricingClient(Protocol):
-    def get_paginator(self, name: str, /) -> _Pages: ...
+    def get_paginator(self, name: str, /) -> Pages: ...
 
 
 class BotoPrices:

@@ -5,12 +5,10 @@ from typing import Any, Protocol, Self
 from botocore.exceptions import ClientError
 
 from compactor.publishing.glue import GlueTable
-from compactor.storage.aws.boto import open_client
+from compactor.storage.aws.boto import Answer, open_client
 from compactor.storage.aws.failures import code_of, translated
 
 TRIES, READ_SECONDS = 3, 20
-Answer = dict[str, Any]
-"""An answer of a service whose types are not installed: boto3's model of the service defines it."""
 
 
 class _GlueClient(Protocol):

@@ -1,7 +1,8 @@
 """Opens the clients of AWS services, which are botocore's. That of S3 is set up in `s3.py`."""
 
+from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import botocore.session
 from botocore.config import Config
@@ -12,6 +13,15 @@ from compactor.storage.aws.failures import translated
 from compactor.storage.location import checked_endpoint
 
 REGION_OF_STAND_INS = "us-east-1"
+
+Answer = dict[str, Any]
+"""An answer of a service whose types are not installed: botocore's description of the service defines it."""
+
+
+class Pages(Protocol):
+    """A paginator of such a service."""
+
+    def paginate(self, **request: object) -> Iterable[Answer]: ...
 
 
 def new_session() -> botocore.session.Session:
