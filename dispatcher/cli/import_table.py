@@ -35,7 +35,7 @@ from dispatcher.cli.expressions import valid_instruction
 from dispatcher.cli.options import ContentTypeOption, CopyOption, Output, OutputOption, TableArgument
 from dispatcher.cli.output import answer_records
 from dispatcher.cli.table_places import LakePlace, check_exists, partitioned_by
-from dispatcher.cli.table_properties import parse_properties
+from dispatcher.cli.table_properties import PropertiesOption, parse_properties
 from dispatcher.clients import CommandDependencies, machine_share, sessions_bytes
 from dispatcher.intake.instruction import fields_given, job_run_spec
 from dispatcher.layout import PARTITION, Column, count_text, counts, seconds_text, usd_text
@@ -65,16 +65,7 @@ def import_table(
         ),
     ],
     lake: LakePlace,
-    properties: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--property",
-            metavar="PROPERTY=VALUE",
-            help="A property of the new table, as `lithify table set` takes it, primary_keys=order_id for one; once "
-            "for each.",
-            show_default=False,
-        ),
-    ] = None,
+    properties: PropertiesOption = None,
     null_partition: Annotated[
         str | None, typer.Option(help="The partition value to use instead of null. Default: null is refused.")
     ] = None,

@@ -26,7 +26,7 @@ from dispatcher.cli.table_places import (
     partitions_of,
     tables_of,
 )
-from dispatcher.cli.table_properties import parse_properties
+from dispatcher.cli.table_properties import PropertiesOption, parse_properties
 from dispatcher.layout import PARTITION, Column, age_text, count_text, counts, data_columns, time_text
 
 _STREAM_COLUMNS = (
@@ -89,15 +89,7 @@ def create(
             help="Columns to declare, with Arrow's types (id:int64,at:timestamp[us]), or a data file that has them.",
         ),
     ] = None,
-    properties: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--property",
-            metavar="PROPERTY=VALUE",
-            help="A property, as `lithify table set` takes it; once for each.",
-            show_default=False,
-        ),
-    ] = None,
+    properties: PropertiesOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Create a table. One that exists already with the same partition keys, schema and properties is left

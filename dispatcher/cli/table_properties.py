@@ -13,6 +13,17 @@ from dispatcher.cli.output import answer_json, answer_records
 from dispatcher.cli.table_places import LakePlace
 from dispatcher.layout import Column, value_text
 
+PropertiesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--property",
+        metavar="PROPERTY=VALUE",
+        help="A property of the new table, as `lithify table set` takes it, primary_keys=order_id for one; once for "
+        "each.",
+        show_default=False,
+    ),
+]
+
 _COLUMNS = (
     Column("property"),
     Column("value", show=lambda value: "-" if value is None else value_text(value)),
