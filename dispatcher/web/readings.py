@@ -98,8 +98,12 @@ class Now:
     @property
     def open_job_runs(self) -> list[JobRunView]:
         """Troubles first: what cannot be read, then what is late, what waits, and the others."""
-        found = [view for view in self.job_runs if view.status in (*OPEN, UNREADABLE)]
-        return sorted((view for view in found if not view.job_run_id.startswith(DAY_UNREADABLE)), key=_by_trouble)
+
+        def is_open(view: JobRunView) -> bool:
+            is_day = view.job_run_id.startswith(DAY_UNREADABLE)
+            return view.status in OPEN or (view.status == UNREADABLE and not is_day)
+
+        return sorted(filter(is_open, self.job_runs), key=_by_trouble)
 
     @property
     def ended_job_runs(self) -> list[JobRunView]:

@@ -454,6 +454,12 @@ def test_a_day_that_cannot_be_read_is_a_trouble_and_no_open_job_run(served: Serv
     assert f"history of {day} cannot be read" in served.page("/history")
 
 
+def test_a_job_run_that_is_named_like_a_day_of_the_history_is_an_open_one(served: Served) -> None:
+    served.desk.append([{"id": 1}])
+    served.desk.accept(job_run_id="history of sales")
+    assert "<strong>1</strong> open job run" in served.page("/")
+
+
 def test_a_job_run_that_ends_while_it_is_read_is_listed_once(served: Served) -> None:
     served.desk.append([{"id": 1}])
     job_run_id = served.desk.accept()
