@@ -42,7 +42,7 @@ from compactor.planning.sizing import SESSION_SECONDS, Resources
 from compactor.planning.spec import JobRunResult, JobRunSpec, SessionFailure, SessionPlan, SessionResult, SessionSpec
 from compactor.planning.time_model import without_start
 from compactor.planning.where_to_run import SessionPlacement, choose_placements
-from compactor.publishing.publication import PublishFailed, publish, publishers_of, with_gone_streams
+from compactor.publishing.publication import log_refused, publish, publishers_of, with_gone_streams
 from compactor.sessions.attempt import run_attempt_with_journal
 from compactor.sessions.bundle import shares_core
 from compactor.sessions.in_flight import refuse_beside_another
@@ -440,10 +440,7 @@ def _publish_table(
             event = publish_event(about, table.table_id, outcome, clock.now_ms())
             if event is not None:
                 sink.publish([event])
-            refused = () if isinstance(outcome, PublishFailed) else outcome.refused
-            for each in refused:
-                where = render_partition(each.partition)
-                LOG.warning("partition_not_published", partition=where, reason="; ".join(each.reasons))
+            log_refused(outcome)
 
 
 def _sink(run: JobRunSpec, clock: Clock) -> EventSink:

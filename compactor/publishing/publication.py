@@ -12,7 +12,7 @@ from compactor.catalog.partition_split import NO_PARTITIONS
 from compactor.catalog.property_checks import reasons_against_rows
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import Table
-from compactor.log_context import LOG
+from compactor.log_context import LOG, Logged
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, LithifyError, refuse_if
 from compactor.model.names import OpenFormat, counted, render_partition
@@ -132,15 +132,16 @@ def with_gone_streams(
 
 def publish_or_log(store: ObjectStore, table: Table, streams: Sequence[PartitionStream], clock: Clock) -> None:
     """Publishes these streams of a published table. What fails is logged, and left to the next publish."""
-    try:
-        outcomes = publish(publishers_of(store, table, clock), streams)
-    except LithifyError as error:
-        LOG.warning("table_not_published", table=table.table_id, reason=str(error))
-        return
-    for outcome in outcomes:
-        for each in () if isinstance(outcome, PublishFailed) else outcome.refused:
-            partition, reason = render_partition(each.partition), "; ".join(each.reasons)
-            LOG.warning("partition_not_published", partition=partition, reason=reason)
+    with Logged("table_not_published", LithifyError, table=table.table_id):
+        for outcome in publish(publishers_of(store, table, clock), streams):
+            log_refused(outcome)
+
+
+def log_refused(outcome: Outcome | PublishFailed) -> None:
+    """Logs the partitions that could not be published."""
+    for each in () if isinstance(outcome, PublishFailed) else outcome.refused:
+        partition, reason = render_partition(each.partition), "; ".join(each.reasons)
+        LOG.warning("partition_not_published", partition=partition, reason=reason)
 
 
 def lead_glue(
