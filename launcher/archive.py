@@ -57,9 +57,8 @@ def copy_python(root: Path) -> None:
     """`root`: of an archive that has its packages. Raises `Invalid` on a system without `ldd`."""
     interpreter = base_python().resolve()
     program, libraries = root / PROGRAM, root / HOME / "lib"
-    program.parent.mkdir(parents=True)
-    shutil.copy2(interpreter, program)
-    _copy_standard_library(Path(sysconfig.get_path("stdlib")), libraries / RELEASE)
+    _copy_file(interpreter, program)
+    _copy_tree(Path(sysconfig.get_path("stdlib")), libraries / RELEASE, _NOT_COPIED)
     needed: dict[str, Path] = {}
     for binary in (interpreter, *(each for each in sorted(root.rglob("*.so*")) if each.is_file())):
         for name, path in _libraries_of(binary):
@@ -75,12 +74,19 @@ def base_python() -> Path:
     return named if named.exists() else Path(sys.executable).resolve()
 
 
-def _copy_standard_library(source: Path, target: Path) -> None:
+def _copy_tree(source: Path, target: Path, left_out: re.Pattern[str] | None) -> None:
+    """`left_out`: the files whose paths below the source match."""
     for file in source.rglob("*"):
-        inside = file.relative_to(source)
-        if file.is_file() and _NOT_COPIED.search(str(inside)) is None:
-            (target / inside).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(file, target / inside)
+        inside = str(file.relative_to(source))
+        if left_out is None or left_out.search(inside) is None:
+            _copy_file(file, target / inside)
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    """Does nothing for what is no file."""
+    if source.is_file():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target)
 
 
 def _libraries_of(binary: Path) -> Iterator[tuple[str, Path]]:
@@ -100,7 +106,7 @@ PYTHON = f"./{ENVIRONMENT}/bin/python"
 MANIFEST = "lithify-archive.json"
 THIS_CPU = "native"
 CODE = "compactor"
-LIBRARY = f"lib/python{sys.version_info.major}.{sys.version_info.minor}"
+LIBRARY = f"lib/{RELEASE}"
 PROJECT = "lithify"
 NOT_PACKED = frozenset({"pyspark", "py4j"})
 """Packages that the cluster has itself."""
@@ -177,7 +183,9 @@ def pack_archive(target: Path, scratch: Path, cpu: str = THIS_CPU, *, with_pytho
     packages = dict(sorted(_needed(PROJECT).items()))
     for name in packages:
         _copy_package(name, root / LIBRARY)
-    _copy_code(root / LIBRARY / CODE, with_kernels=cpu == THIS_CPU)
+    # This process's own code, installed or linked, with the kernels that are compiled already if they are for this CPU.
+    own_code = Path(__file__).resolve().parents[1] / CODE
+    _copy_tree(own_code, root / LIBRARY / CODE, None if cpu == THIS_CPU else _COMPILED_KERNEL)
     if with_python:
         copy_python(root)
     _write_python(root / "bin" / "python", cpu, with_python=with_python)
@@ -309,26 +317,12 @@ def _copy_package(name: str, lib: Path) -> None:
         is_left_out = _LEFT_OUT.search(str(inside)) is not None and _NEEDED_ANYWAY.match(str(inside)) is None
         if inside.is_absolute() or ".." in inside.parts or is_left_out:
             continue
-        source = Path(str(file.locate()))
-        if source.is_file():
-            (lib / inside).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, lib / inside)
-
-
-def _copy_code(target: Path, *, with_kernels: bool) -> None:
-    """This process's own `compactor`, installed or linked; `with_kernels`: with those that are compiled already."""
-    source = Path(__file__).resolve().parents[1] / CODE
-    for file in source.rglob("*"):
-        inside = file.relative_to(source)
-        if file.is_file() and (with_kernels or not _COMPILED_KERNEL.search(file.name)):
-            (target / inside).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(file, target / inside)
+        _copy_file(Path(str(file.locate())), lib / inside)
 
 
 def _write_python(path: Path, cpu: str, *, with_python: bool) -> None:
     """`cpu`: numba compiles for it, and loads what was compiled for it, if its name is in the environment."""
-    named = f"python{python_release()}"
-    candidates = ('"${LITHIFY_PYTHON:-' + named + '}"', shlex.quote(str(base_python())), named)
+    candidates = ('"${LITHIFY_PYTHON:-' + RELEASE + '}"', shlex.quote(str(base_python())), RELEASE)
     for_cpu = "" if cpu == THIS_CPU else f"export NUMBA_CPU_NAME={shlex.quote(cpu)} NUMBA_CPU_FEATURES=\n"
     path.parent.mkdir(parents=True)
     path.write_text(
@@ -338,7 +332,7 @@ def _write_python(path: Path, cpu: str, *, with_python: bool) -> None:
             library=LIBRARY,
             cpu=for_cpu,
             candidates=" ".join(candidates),
-            named=f"{named}, {base_python()}; LITHIFY_PYTHON names another place",
+            named=f"{RELEASE}, {base_python()}; LITHIFY_PYTHON names another place",
             home=HOME,
             program=PROGRAM,
         )
