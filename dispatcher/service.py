@@ -233,8 +233,10 @@ class Dispatcher:
             self._health.write_when_due(self.troubles, self._controller.job_runs_held)
 
     def _is_done(self) -> bool:
+        # The queue is counted while the last job runs are at work, and again last: one may have been taken meanwhile.
         return (
             self._settings.until_idle
+            and self._receiver.is_empty()
             and self._controller.is_idle
             and self._answers.is_idle
             and self._tables.is_idle

@@ -154,7 +154,7 @@ class JobRunPublication:
         events = [event for _, found in pending for event in found.events]
         if events:
             sink.publish(events)
-        run_concurrently(where, lambda each: each[0].move(each[1]), pending)
+        run_concurrently(where, lambda each: each[0].move(each[1]), pending, writes=True)
         for relay, found in pending:
             if len(found.events) >= EVENTS_PER_CALL:
                 relay.publish()  # there may be more

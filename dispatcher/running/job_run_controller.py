@@ -333,6 +333,7 @@ class JobRunController:
             for work, log in self._launchers.sharding.go_on(claimed):
                 if work not in self._claimed:  # a successor may have taken them first
                     self._open.offer(work, log)
+                    self._has_news.set()
         self._find_sessions(claimed)
         if claimed.newest.cancel is not None:
             self._cancel(claimed)
