@@ -10,6 +10,7 @@ from pathlib import Path
 
 _BYTES_PER_KIBIBYTE = 1024
 _PEAK = re.compile(rb"^VmHWM:\s+(\d+) kB", re.MULTILINE)
+_STATUS_BYTES = 4096
 
 _CONTAINER_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 """The memory limits of the kernel's control groups, version 2 and version 1; a container sees its own as the root."""
@@ -52,10 +53,17 @@ def peak_memory_bytes() -> int:
 def _own_peak(largest: int) -> int:
     """In KiB. It is read again when `largest`, which is read fifty times faster, has grown."""
     try:
-        found = _PEAK.search(Path("/proc/self/status").read_bytes())
+        found = _PEAK.search(os.pread(_status_of(os.getpid()), _STATUS_BYTES, 0))
     except OSError:
         found = None
     return largest if found is None else int(found[1])
+
+
+@lru_cache(maxsize=1)
+def _status_of(process_id: int) -> int:
+    """A descriptor of this process's status, which stays open: a task reads it several times. A forked process has
+    another id, and opens its own."""
+    return os.open(f"/proc/{process_id}/status", os.O_RDONLY)
 
 
 @lru_cache(maxsize=1)
