@@ -102,7 +102,8 @@ class JobRunPublication:
         self._state = state
         self._run_relay: JobRunRelay | None = None
         self._session_relays: dict[str, tuple[SessionLog | None, SessionRelay]] = {}
-        self._new_sessions = {session_id for session_id, session in state.sessions.items() if not session.attempt}
+        self._maybe_published = set(_launched(state))
+        """Sessions whose events a dispatcher may have published: another one, or this one since."""
 
     @property
     def newest(self) -> JobRunState:
@@ -160,7 +161,7 @@ class JobRunPublication:
                 relay.publish()  # there may be more
         for session_id in ids:
             del sessions[session_id]
-        self._new_sessions -= set(ids)
+        self._maybe_published |= set(ids)
 
     def _is_cleaned(self, records: JobRunStore) -> Callable[[], bool]:
         return lambda: records.is_cleaned(self.job_run_id, self._state, self._log.entry(1).at_ms)
@@ -177,7 +178,7 @@ class JobRunPublication:
             return known[1]
         session = self.newest.sessions[session_id]
         about = SessionSubject(subject_of(self.job_run_id, self._state), session_id, session.pin.partition)
-        is_new, is_cleaned = session_id in self._new_sessions, self._is_cleaned(records)
+        is_new, is_cleaned = session_id not in self._maybe_published, self._is_cleaned(records)
         relay = records.session_relay(about, sink, is_cleaned, log=log, is_unpublished=is_new)
         if not has_ended:
             self._session_relays[session_id] = (log, relay)

@@ -20,6 +20,7 @@ from tests.fakes.dispatch_desk import TABLE, Busy, Desk, instruction
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
+from tests.unit.dispatcher.test_session_finding import WIDE, append_days
 
 RUN_LOG = "job_runs/run/log/"
 TABLE_LOG = f"tables/{TABLE}/log/"
@@ -100,6 +101,15 @@ def test_of_a_whole_job_run_the_first_two_entries_are_never_read_again(counted: 
     own = counted.state.requests[:-1]
     assert own.count(("read", entry(RUN_LOG, 1))) <= 2  # before it was written; and by this test's last look
     assert own.count(("read", entry(RUN_LOG, 2))) <= 3
+
+
+def test_no_cursor_is_read_of_sessions_that_were_found_after_the_job_run_was_claimed(counted: Counted) -> None:
+    append_days(DeltaCatalog(counted.desk.lake.store, counted.desk.clock))
+    job_run_id = counted.desk.accept(source_table_id=WIDE)
+    counted.desk.run()
+    assert counted.desk.job_run(job_run_id).status == "succeeded"
+    cursors = [request for request in counted.state.requests if request[1].endswith("/published.json")]
+    assert {operation for operation, key in cursors if "/sessions/" in key} == {"overwrite"}
 
 
 # ---------------------------------------------------------------------------------------------------- bounds a minute
