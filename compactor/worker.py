@@ -18,6 +18,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import BinaryIO, TextIO
 
+if __name__ == "__main__":
+    # Imported objects stay: the collector would scan them repeatedly and find no garbage.
+    gc.disable()
+
 from compactor.engine.in_process import InProcessEngine
 from compactor.engine.in_process_tasks import InProcessTasks
 from compactor.engine.protocol import sentence_of
@@ -25,7 +29,7 @@ from compactor.kernels.compilation import announce_compilation
 from compactor.kernels.warm import warm_kernels
 from compactor.log_context import configure_logging
 from compactor.model.errors import EXIT_FAILED
-from compactor.model.freed_memory import keep_few_arenas, return_freed_memory
+from compactor.model.freed_memory import collect_seldom, keep_few_arenas, return_freed_memory
 from compactor.model.machine import peak_memory_bytes
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan
@@ -74,8 +78,7 @@ def main(arguments: Sequence[str]) -> int:
     threading.Thread(target=_receive, args=(sys.stdin.buffer, jobs), name="stdin", daemon=True).start()
     announce_compilation(lambda sentence: _answer(answers, {"compiling": sentence}))
     warm_kernels()
-    gc.collect()
-    gc.freeze()
+    collect_seldom()
     place = _InThisProcess(given.memory_bytes)
     _answer(answers, {"ready": True})
     while True:

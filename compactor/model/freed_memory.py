@@ -1,6 +1,7 @@
-"""What glibc and Arrow do with memory that was freed. Elsewhere than on glibc these functions do nothing."""
+"""When Python looks for memory that is free, and what glibc and Arrow do with it, on glibc only."""
 
 import ctypes
+import gc
 import sys
 from collections.abc import Callable
 
@@ -9,6 +10,17 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 
 _NEVER_TRIMMED_BYTES = 2**30
 _ARENAS = 2
+
+_YOUNG_OBJECTS_MAX = 5_000
+
+
+def collect_seldom() -> None:
+    """For a process that has loaded what it needs, and serves from now on: the collector scans that no more, and looks
+    at new objects after so many of them; Python's 700 take it a tenth of the time of small sessions."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG_OBJECTS_MAX)
+    gc.enable()
 
 
 def keep_freed_memory() -> None:

@@ -14,6 +14,7 @@ import typer
 
 from compactor.log_context import LOG, Logged
 from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, Invalid, Unavailable, reasons_of
+from compactor.model.freed_memory import collect_seldom
 from compactor.model.names import counted
 from compactor.storage.object_store import ObjectStore
 from dispatcher.assembly import DispatcherSettings, ExternalServices, build_dispatcher
@@ -101,6 +102,7 @@ def _serve(
         if dispatcher is None:
             return nothing_done, 0
         probes.observe(dispatcher.observed)
+        collect_seldom()
         left = dispatcher.run(stops, lambda: stops.interrupted or stops_jobs)
         return left, dispatcher.spark_jobs_left
 
