@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
+import gc
 import logging
 import os
 import sys
@@ -64,6 +66,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(PYSPARK_SOCKETS)
     if hasattr(config, "workerinput"):  # a process of pytest-xdist
         items.sort(key=_expected_wait, reverse=True)
+
+
+def pytest_collection_finish() -> None:
+    """All that was imported and collected stays to the end: a collection of garbage need not go through it again,
+    which takes half a second each time. At its exit the process clears it as ever."""
+    gc.freeze()
+    atexit.register(gc.unfreeze)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -67,11 +67,11 @@ SESSION = "run.1"
 PLACES = [
     "small",
     "local",
-    "standalone",
     pytest.param("emr", marks=pytest.mark.servers),
     pytest.param("emr_serverless", marks=pytest.mark.servers),
 ]
-"""Implementations, by name: the fake, processes of this machine, and both services of EMR over boto3."""
+"""Implementations, by name: the fake, processes of this machine, and both services of EMR over boto3. A standalone
+cluster's are the same processes, which run elsewhere: what it adds to them is in one test of a launch."""
 
 
 @dataclass
@@ -169,6 +169,7 @@ def end_of(job: RunningSparkJob) -> JobStatus:
 # ---------------------------------------------------------------------------------------------------------- the cluster
 
 
+@pytest.mark.parametrize("tried", [*PLACES, "standalone"], indirect=True)
 def test_a_job_that_is_launched_twice_runs_once(tried: Tried) -> None:
     first = tried.launch()
     again = tried.launch()

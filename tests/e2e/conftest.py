@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -31,6 +34,7 @@ from dispatcher.demo.stand_ins import queue_server
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.intake import Intake, IntakeSettings
 from dispatcher.intake.receiver import ReceiverSettings
+from dispatcher.main import run
 from dispatcher.outbox.event_publisher import PublisherSettings
 from dispatcher.outbox.workflow_callbacks import AnswerSettings
 from dispatcher.records.job_run_log import JobRunState
@@ -40,6 +44,7 @@ from dispatcher.service import ServiceSettings
 from dispatcher.workflow.dispatcher_task import DispatcherTask
 from launcher.clusters import AwsCluster
 from launcher.clusters.workers import Workers
+from tests.conftest import CommandResult
 from tests.fakes.dispatch_desk import FOLLOWS_SPEED, QUICK, TABLE
 from tests.fakes.memory_glue import MemoryGlue
 from tests.fakes.small_cluster import Behaviour, SmallCluster
@@ -264,13 +269,14 @@ class House:
         with (self.folder / "dispatcher.log").open("ab") as log:
             return subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log)
 
-    def lithify(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """The command line, to its end."""
-        command = [sys.executable, "-m", "dispatcher.start", *arguments]
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "LITHIFY_LOG_LEVEL": "error"}
-        return subprocess.run(
-            command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False, timeout=60
-        )
+    def lithify(self, *arguments: str) -> CommandResult:
+        """The command line to its end, in this process: `start` and tests/integration/dispatcher/test_main.py have
+        processes."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.chdir(self.folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            exit_code = run(arguments, {**os.environ, "LITHIFY_LOG_LEVEL": "error"})
+        logging.getLogger().handlers.clear()
+        return CommandResult(exit_code, out.getvalue(), err.getvalue())
 
     def options(self) -> Sequence[str]:
         room = self.mailroom

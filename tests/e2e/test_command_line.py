@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dispatcher.records.job_run_log import JobRunStatus
-from tests.conftest import Command
-from tests.e2e.conftest import House, Mailroom
+from tests.conftest import Command, CommandResult
+from tests.e2e.conftest import REPOSITORY, House, Mailroom
 from tests.fakes.dispatch_desk import TABLE, instruction
 
 pytestmark = pytest.mark.servers
@@ -32,8 +35,8 @@ def document(tmp_path: Path) -> Path:
 def answer(house: House, *arguments: str) -> Any:  # noqa: ANN401 (it is JSON, of a shape that each test knows)
     """The JSON answer of a command that succeeds."""
     done = house.lithify(*arguments, "--output", "json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    assert done.exit_code == 0, done.err
+    return json.loads(done.out)
 
 
 Refusal = Callable[..., str]
@@ -71,20 +74,20 @@ def test_a_document_goes_from_submit_to_status(house: House, mailroom: Mailroom,
     assert session["end"]["result"]["rows_in"] == 2
     assert session["rounds_done"] == 1
     assert answer(house, "watch", "by-hand", *state)["status"] == "succeeded"
-    assert "succeeded" in house.lithify("status", "by-hand", *state).stdout
+    assert "succeeded" in house.lithify("status", "by-hand", *state).out
     lake = ("--lake", str(house.folder / "lake"))
     scanned = answer(house, "table", "scan", TABLE, *lake)
     assert scanned == {"columns": ["id", "v"], "rows": [{"id": 1, "v": "b"}], "more": False}
     assert len(answer(house, "table", "scan", TABLE, "--files", *lake)["files"]) == 1
-    assert "1 row" in house.lithify("table", "scan", TABLE, *lake).stdout
+    assert "1 row" in house.lithify("table", "scan", TABLE, *lake).out
 
 
 def test_watching_a_job_run_that_failed_exits_with_1(house: House, mailroom: Mailroom) -> None:
     message_id = mailroom.send("{")
     house.dispatch()
     done = house.lithify("watch", message_id, "--state", str(house.folder / "state"))
-    assert done.returncode == 1
-    assert "the document is not JSON" in done.stdout
+    assert done.exit_code == 1
+    assert "the document is not JSON" in done.out
 
 
 def test_a_document_of_a_table_that_does_not_exist_is_not_sent(
@@ -97,8 +100,8 @@ def test_a_document_of_a_table_that_does_not_exist_is_not_sent(
     other_case = f"{owner}.{name.swapcase()}.{version}"
     document.write_text(json.dumps({**json.loads(document.read_text()), "source_table_id": other_case}))
     refused = house.lithify("submit", str(document), *queue, *lake)
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert f"did you mean {TABLE}?" in refused.stderr
+    assert (refused.exit_code, refused.out) == (2, "")
+    assert f"did you mean {TABLE}?" in refused.err
     assert mailroom.waiting() == 0
 
 
@@ -115,8 +118,8 @@ def test_submit_says_what_will_come_of_an_id_that_was_used_before(
     assert again["outlook"].startswith("job run by-hand has succeeded: to compact what came since")
     document.write_text(json.dumps({**json.loads(document.read_text()), "priority": 3}))
     refused = house.lithify("submit", str(document), *queue, *state)
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "job_run_id 'by-hand' was used before, for other content" in refused.stderr
+    assert (refused.exit_code, refused.out) == (2, "")
+    assert "job_run_id 'by-hand' was used before, for other content" in refused.err
     assert mailroom.waiting() == 0
 
 
@@ -166,7 +169,15 @@ def test_a_plan_shows_its_arithmetic_and_writes_nothing(house: House, document: 
 @pytest.mark.spark
 @pytest.mark.long
 def test_a_damaged_page_is_one_sentence_and_sparks_stack_only_when_it_is_asked_for(house: House) -> None:
-    sentence, (quiet, verbose) = compact_what_is_damaged(house, rows=17_000_000)
+
+    def process(*arguments: str) -> CommandResult:
+        """Java writes to what the process began with."""
+        command = [sys.executable, "-m", "dispatcher.start", *arguments]
+        environment = {**os.environ, "LITHIFY_LOG_LEVEL": "error"}
+        done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
+
+    sentence, (quiet, verbose) = compact_what_is_damaged(house, process, rows=17_000_000)
     assert "org.apache.spark" not in quiet
     assert sentence in verbose.splitlines()
     # Newer Sparks write more between these two.
@@ -175,13 +186,13 @@ def test_a_damaged_page_is_one_sentence_and_sparks_stack_only_when_it_is_asked_f
 
 
 def test_a_damaged_page_is_the_same_sentence_in_a_session_without_spark(house: House) -> None:
-    sentence, outputs = compact_what_is_damaged(house, rows=1_000)
+    sentence, outputs = compact_what_is_damaged(house, house.lithify, rows=1_000)
     for each in outputs:
         assert sentence in each.splitlines()
         assert "org.apache.spark" not in each
 
 
-def compact_what_is_damaged(house: House, rows: int) -> tuple[str, tuple[str, str]]:
+def compact_what_is_damaged(house: House, lithify: Command, rows: int) -> tuple[str, tuple[str, str]]:
     """The sentence, and all that `lithify compact` says on stderr without and with --verbose. So many rows decide
     whether it starts a Spark."""
     file = house.folder / "delta.parquet"
@@ -190,13 +201,13 @@ def compact_what_is_damaged(house: House, rows: int) -> tuple[str, tuple[str, st
     house.lake.create_table(TABLE).append({}, [file])
     compact = ("compact", TABLE, "--lake", str(house.folder / "lake"), "-k", "id")
 
-    quiet, verbose = house.lithify(*compact), house.lithify(*compact, "--verbose")
+    quiet, verbose = lithify(*compact), lithify(*compact, "--verbose")
 
-    assert (quiet.returncode, quiet.stdout) == (2, "")
-    (sentence,) = [line for line in quiet.stderr.splitlines() if line.startswith("lithify:")]
-    assert "Traceback" not in quiet.stderr
+    assert (quiet.exit_code, quiet.out) == (2, "")
+    (sentence,) = [line for line in quiet.err.splitlines() if line.startswith("lithify:")]
+    assert "Traceback" not in quiet.err
     assert sentence.startswith(f"lithify: {file.as_uri()} cannot be read as parquet")
-    return sentence, (quiet.stderr, verbose.stderr)
+    return sentence, (quiet.err, verbose.err)
 
 
 def test_dead_letters_are_listed_with_their_reasons_and_sent_again(house: House, mailroom: Mailroom) -> None:
@@ -217,7 +228,7 @@ def test_dead_letters_are_listed_with_their_reasons_and_sent_again(house: House,
 def test_schemas_are_json_schemas(house: House) -> None:
     for document in ("instruction", "event"):
         done = house.lithify("schema", document)
-        jsonschema.Draft202012Validator.check_schema(json.loads(done.stdout))
+        jsonschema.Draft202012Validator.check_schema(json.loads(done.out))
 
 
 def test_a_table_is_created_appended_to_and_shown(house: House) -> None:
@@ -238,7 +249,7 @@ def test_a_table_is_created_appended_to_and_shown(house: House) -> None:
         "stream_version_created",
         "delta_added",
     ]
-    assert "ACME.CLI.V1, partitioned by day" in house.lithify("table", "show", "ACME.CLI.V1", *lake).stdout
+    assert "ACME.CLI.V1, partitioned by day" in house.lithify("table", "show", "ACME.CLI.V1", *lake).out
 
 
 @pytest.mark.parametrize(

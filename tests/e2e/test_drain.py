@@ -190,14 +190,14 @@ def test_a_cancelled_job_run_has_its_spark_job_stopped(house: House, mailroom: M
     cancelled = house.lithify("cancel", "unwanted", "--state", str(house.folder / "state"), "--reason", "not now")
     wait_until(lambda: house.job_run("unwanted").status is JobRunStatus.CANCELLED)
 
-    assert cancelled.returncode == 0
+    assert cancelled.exit_code == 0
     assert spark_jobs(house) == []
     ask_to_stop(process)
     assert process.wait(EXIT_SECONDS_MAX) == 0
     assert house.rows() == []
     assert mailroom.event_types()[-1] == "job_run.cancelled"
     again = house.lithify("cancel", "unwanted", "--state", str(house.folder / "state"))
-    assert (again.returncode, again.stderr) == (2, "lithify: job run unwanted is over: it was cancelled\n")
+    assert (again.exit_code, again.err) == (2, "lithify: job run unwanted is over: it was cancelled\n")
 
 
 @pytest.mark.spark
@@ -232,14 +232,6 @@ def test_with_a_real_spark_the_rows_are_the_same_wherever_in_any_locale_and_thou
     assert all(word not in " ".join(retried.reasons) for word in ("Py4J", "ConnectionRefused", "Traceback"))
     assert list((house.folder / "work" / "scratch").iterdir()) == []
     assert len(list((house.folder / "work" / "logs").iterdir())) == 1  # that of the attempt that was killed
-
-
-def test_a_dispatcher_without_its_queue_says_so_and_ends(house: House) -> None:
-    answer = house.lithify("dispatch", *house.options(), "--queue-url", f"{house.mailroom.queue_url}-not")
-
-    assert answer.returncode == 2
-    assert "cannot be used" in answer.stderr
-    assert "Traceback" not in answer.stderr
 
 
 def test_a_second_sigterm_does_not_cut_a_drain_short(house: House, mailroom: Mailroom, hold: Path) -> None:

@@ -335,7 +335,7 @@ def clusters_of(house: House, place: EmrPlace, *more: str) -> tuple[int, dict[st
         *("clusters", "--state", str(house.folder / "state"), "--cluster-settings", settings_file(house, place)),
         *("--output", "json", *more),
     )
-    return result.returncode, {each["name"]: each["standing"] for each in json.loads(result.stdout)["clusters"]}
+    return result.exit_code, {each["name"]: each["standing"] for each in json.loads(result.out)["clusters"]}
 
 
 def test_the_verb_shows_what_runs_and_ends_what_nobody_owns_only_when_it_is_told_to(

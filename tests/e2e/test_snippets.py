@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -84,7 +86,7 @@ def test_the_policy_is_a_good_one() -> None:
 def test_the_keeper_decides_once_sends_an_instruction_and_its_decision_is_read_in_sql(
     tmp_path: Path, mailroom: Mailroom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(tmp_path, sys.executable, "-c", BLOCKS["python"])
+    run_python(tmp_path, BLOCKS["python"])
     orders = DeltaCatalog.open(str(tmp_path / "lake")).table("ACME.ORDERS.V1")
     rows = pa.table({"order_id": [7], "status": ["NEW"], "last_updated": [90]})
     orders.append({"order_day": "1995-04-03"}, rows)
@@ -115,7 +117,7 @@ def test_the_settings_of_emr_are_good_ones() -> None:
 
 
 def test_a_table_without_a_key_keeps_every_row_in_order(tmp_path: Path) -> None:
-    assert run(tmp_path, sys.executable, "-c", BLOCKS["appended"]).strip() == "[3, 1, 3]"
+    assert run_python(tmp_path, BLOCKS["appended"]).strip() == "[3, 1, 3]"
 
 
 def test_the_event_is_one() -> None:
@@ -150,23 +152,23 @@ def test_files_of_dms_become_rows_of_their_partitions(tmp_path: Path) -> None:
 
 
 def test_a_feed_of_debezium_is_followed_from_partition_to_partition(tmp_path: Path) -> None:
-    printed = run(tmp_path, sys.executable, "-c", BLOCKS["changes_debezium"])
+    printed = run_python(tmp_path, BLOCKS["changes_debezium"])
     assert printed.strip() == "[{'id': 2, 'region': 'south', 'items': 1}]"
 
 
 def test_a_feed_of_maxwell_is_read(tmp_path: Path) -> None:
-    printed = run(tmp_path, sys.executable, "-c", BLOCKS["changes_maxwell"])
+    printed = run_python(tmp_path, BLOCKS["changes_maxwell"])
     assert printed.strip() == "[{'id': 1, 'name': 'Bea', 'change': 8}]"
 
 
 def test_a_feed_goes_on_without_a_dropped_column(tmp_path: Path) -> None:
-    refused, rows = run(tmp_path, sys.executable, "-c", BLOCKS["changes_dropped"]).strip().rsplit("\n", 1)
+    refused, rows = run_python(tmp_path, BLOCKS["changes_dropped"]).strip().rsplit("\n", 1)
     assert "row 2: the update has no 'fax'" in refused
     assert rows == "[{'id': 1, 'name': 'Bea'}]"
 
 
 def test_the_changes_of_one_feed_go_to_their_tables(tmp_path: Path) -> None:
-    printed = run(tmp_path, sys.executable, "-c", BLOCKS["changes_tables"])
+    printed = run_python(tmp_path, BLOCKS["changes_tables"])
     assert printed.strip() == "[[{'id': 1, 'name': 'pen'}], [{'id': 1, 'usd': 2}]]"
 
 
@@ -180,16 +182,16 @@ def test_refused_changes_are_quarantined_with_their_reasons(tmp_path: Path) -> N
 
 
 def test_a_global_key_has_one_row(tmp_path: Path) -> None:
-    printed = run(tmp_path, sys.executable, "-c", BLOCKS["changes_global"])
+    printed = run_python(tmp_path, BLOCKS["changes_global"])
     assert printed.strip() == "[{'id': 1, 'region': 'south', '__source_lsn': 11}]"
 
 
 def test_a_column_says_what_each_row_does(tmp_path: Path) -> None:
-    assert run(tmp_path, sys.executable, "-c", BLOCKS["changes_ops"]).strip() == "[{'item': 'a', 'left': 4}]"
+    assert run_python(tmp_path, BLOCKS["changes_ops"]).strip() == "[{'item': 'a', 'left': 4}]"
 
 
 def test_the_page_is_served(tmp_path: Path) -> None:
-    run(tmp_path, sys.executable, "-c", BLOCKS["python"])
+    run_python(tmp_path, BLOCKS["python"])
     (tmp_path / "state").mkdir()
     install, serve = BLOCKS["serve"].splitlines()
     assert install == "pip install 'lithify[serve]'"
@@ -247,7 +249,7 @@ def test_tables_of_other_formats_are_imported_as_the_page_says(tmp_path: Path) -
 @pytest.mark.slow
 def test_code_and_commands_do_what_the_pages_say(tmp_path: Path, mailroom: Mailroom) -> None:
     """One after the other in one folder, as a reader would."""
-    run(tmp_path, sys.executable, "-c", BLOCKS["python"])
+    run_python(tmp_path, BLOCKS["python"])
 
     output = run(tmp_path, "sh", "-e", "-c", BLOCKS["terminal"])
     assert "RETURNED" in output
@@ -273,6 +275,14 @@ def test_code_and_commands_do_what_the_pages_say(tmp_path: Path, mailroom: Mailr
     assert "succeeded" in output
     # The dispatcher publishes beside its job runs, so `table.published` comes before or after the end of one.
     assert [each for each in mailroom.event_types() if each.startswith("job_run.")][-1] == "job_run.succeeded"
+
+
+def run_python(folder: Path, program: str) -> str:
+    """What it prints, in this process: the README's program has one of its own."""
+    printed = io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(printed):
+        exec(program, {})
+    return printed.getvalue()
 
 
 def run(folder: Path, *command: str, **more: str) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -21,10 +22,27 @@ from compactor.api import compact
 from compactor.engine.in_process import InProcessEngine
 from compactor.lake import DeltaCatalog, Table
 from compactor.model import errors
-from dispatcher.main import INTERRUPTED, run
+from dispatcher.main import COMPLETION_VARIABLE, INTERRUPTED, run
 
 REPOSITORY = Path(__file__).parents[2]
 LITHIFY = Path(sys.executable).with_name("lithify")
+
+
+Completions = Callable[..., str]
+
+
+@pytest.fixture
+def completions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Completions]:
+    """What `lithify` answers a shell that asks for completions by these variables."""
+
+    def complete(shell: str, **asks: str) -> str:
+        for name, value in {COMPLETION_VARIABLE: f"complete_{shell}", **asks}.items():
+            monkeypatch.setenv(name, value)
+        assert run([], os.environ) == 0
+        return capsys.readouterr().out
+
+    yield complete
+    logging.getLogger().handlers.clear()
 
 
 def test_importing_it_loads_no_library() -> None:
@@ -89,6 +107,15 @@ def _loaded(arguments: Sequence[str], folder: Path) -> str:
     return done.stdout.splitlines()[-1]
 
 
+def test_bash_completes_by_the_script_that_is_shown() -> None:
+    program = (
+        f'eval "$({LITHIFY} --show-completion)"; COMP_WORDS=(lithify table scan --view ""); COMP_CWORD=4; '
+        f'_lithify_completion {LITHIFY}; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    )
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["compacted", "merged"]
+
+
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
@@ -96,32 +123,27 @@ def _loaded(arguments: Sequence[str], folder: Path) -> str:
         (("lithify", "table", "re"), ["retract", "release", "restore"]),
         (("lithify", "table", "list", "--l"), ["--lake"]),
         (("lithify", "status", "--output", ""), ["text", "json", "jsonl"]),
-        (("lithify", "table", "scan", "--view", ""), ["compacted", "merged"]),
         (("lithify", "table", "append", "--changes", "d"), ["dms", "debezium"]),
         (("lithify", "history", "--status", "re"), ["rejected"]),
         (("lithify", "dispatch", "--drain-jobs", ""), ["auto", "leave", "stop"]),
         (("lithify", "keeper", "plan", "--default-policy", "ma"), ["manual"]),
     ],
 )
-def test_bash_completes_verbs_options_and_their_values(words: Sequence[str], offered: Sequence[str]) -> None:
-    quoted = " ".join(f"'{word}'" for word in words)
-    program = (
-        f'eval "$({LITHIFY} --show-completion)"; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; '
-        f'_lithify_completion {LITHIFY}; printf "%s\\n" "${{COMPREPLY[@]}}"'
-    )
-    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == offered
+def test_bash_is_offered_verbs_options_and_their_values(
+    completions: Completions, words: Sequence[str], offered: Sequence[str]
+) -> None:
+    asked = " ".join(words)
+    assert completions("bash", COMP_WORDS=asked, COMP_CWORD=str(len(words) - 1)).split() == offered
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_complete_values_by_what_their_completion_asks(shell: str) -> None:
-    asks = {
-        "_LITHIFY_COMPLETE": f"complete_{shell}",
-        "_TYPER_COMPLETE_ARGS": "lithify table scan --view m",
-        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-    }
-    done = subprocess.run([LITHIFY], env={**os.environ, **asks}, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == (["merged"] if shell == "fish" else ["_arguments", "'*:", ':(("merged"))\''])
+@pytest.mark.parametrize(
+    ("shell", "offered"), [("zsh", ["_arguments", "'*:", ':(("merged"))\'']), ("fish", ["merged"])]
+)
+def test_other_shells_complete_values_by_what_their_completion_asks(
+    completions: Completions, shell: str, offered: Sequence[str]
+) -> None:
+    asks = {"_TYPER_COMPLETE_ARGS": "lithify table scan --view m", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    assert completions(shell, **asks).split() == offered
 
 
 def test_ctrl_c_while_the_options_are_read_is_one_sentence(
@@ -139,13 +161,10 @@ def test_a_folder_with_packages_of_the_same_names_hides_none_of_ours(tmp_path: P
     for package in ("compactor", "dispatcher", "infra", "launcher", "lithify"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text("raise ImportError('this is not Lithify')")
-    (tmp_path / "rows.csv").write_text("id\n1\n")
-    lake = ["--lake", "lake"]
+    DeltaCatalog.open(str(tmp_path / "lake")).create_table("ACME.A.V1").append({}, pa.table({"id": [1]}))
     for arguments in (
         ["--help"],  # loads every verb that is in no group
-        ["table", "create", "ACME.A.V1", *lake, "--schema", "id: int64"],
-        ["table", "append", "ACME.A.V1", "rows.csv", *lake],
-        ["compact", "ACME.A.V1", *lake, "--primary-key", "id"],
+        ["compact", "ACME.A.V1", "--lake", "lake", "--primary-key", "id"],
     ):
         subprocess.run([LITHIFY, *arguments], cwd=tmp_path, check=True)
 
@@ -172,6 +191,6 @@ for operation, ids in (("upsert", [1, 2]), ("delete", [2]), ("upsert", [3])):
     compact("ACME.A.V1", delta_catalog_client=lake, max_dead_row_share=0.0)
 assert table.scan().to_table().num_rows == 2
 """
-    subprocess.run([LITHIFY, "warm"], check=True)
+    assert run(["warm"], {}) == 0
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stderr == ""

@@ -15,11 +15,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.api import compact
 from compactor.lake import DeltaCatalog, Table
+from tests.effort import examples
 
 TABLE = "SHOP.ORDERS.V1"
 Row = dict[str, Any]
@@ -201,7 +202,7 @@ FEEDS: dict[str, tuple[str | dict[str, object], Callable[[Sequence[Change], Path
 
 
 @pytest.mark.parametrize("feed", FEEDS)
-@settings(max_examples=25)
+@examples(0.3)
 @given(
     asked=steps,
     cuts=st.lists(st.integers(1, 24), max_size=3),
@@ -233,7 +234,7 @@ def test_the_table_is_that_of_the_database(
 
 
 @pytest.mark.parametrize("feed", ["Maxwell", "Canal"])
-@settings(max_examples=25)
+@examples(0.3)
 @given(asked=steps, cut=st.integers(0, 24))
 def test_rows_without_a_partition_move_into_the_default_one_and_out_of_it(
     feed: str, asked: list[tuple[int, str, int | None, bool]], cut: int
@@ -265,7 +266,7 @@ REFUSED: dict[str, Row] = {
 
 
 @pytest.mark.parametrize("feed", REFUSED)
-@settings(max_examples=10)
+@examples(0.25)
 @given(asked=steps, places=st.lists(st.integers(0, 60), min_size=1, max_size=6))
 def test_with_a_quarantine_the_table_is_that_of_the_feed_without_what_is_refused(
     feed: str, asked: list[tuple[int, str, int | None, bool]], places: list[int]
@@ -317,7 +318,7 @@ def envelopes_without_images(changes: Sequence[Change], file: Path) -> list[Path
     return [_written(file.with_suffix(".json"), lines)]
 
 
-@settings(max_examples=40)
+@examples(0.5)
 @given(asked=steps, cuts=st.lists(st.integers(1, 24), max_size=3), again=st.booleans(), compacts=st.integers(0, 3))
 def test_a_global_key_has_one_row_though_no_change_says_where_it_was(
     asked: list[tuple[int, str, int | None, bool]], cuts: list[int], again: bool, compacts: int
@@ -345,7 +346,7 @@ def test_a_global_key_has_one_row_though_no_change_says_where_it_was(
 
 
 @pytest.mark.parametrize("feed", ["envelopes", "Maxwell", "rows with operations"])
-@settings(max_examples=15)
+@examples(0.25)
 @given(histories=st.lists(steps, min_size=2, max_size=3), cut=st.integers(1, 40), again=st.booleans())
 def test_the_tables_of_one_feed_are_those_of_the_database(
     feed: str, histories: list[list[tuple[int, str, int | None, bool]]], cut: int, again: bool

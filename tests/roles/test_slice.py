@@ -1,4 +1,4 @@
-"""Parts of a stage do their work under their roles: what `make test-roles` does for weeks, in a few commands."""
+"""The keeper and the ingest do their work under their roles; `make test-roles` has the other parts, for weeks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from compactor import DeltaCatalog
 from compactor.model.clock import SystemClock
 from compactor.storage.location import StoreLocation
 from compactor.storage.opening import open_store
-from dispatcher.records.job_run_store import JobRunStore
 from tests.roles.policies import REGION
 from tests.roles.stage import DeployedStage, deployed_stage
 from tests.servers import aws_environment
@@ -29,45 +28,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeployedStage]:
         policy = {"lag_seconds": 5, "pending_rows": 2}
         lake.create_table(TABLE, primary_keys=["id"], properties={"news_hints": True, "compact_when": policy})
         yield deployed
-
-
-def test_a_session_of_a_table_with_hints_is_one_attempt_and_the_keeper_retires_what_it_took(
-    stage: DeployedStage,
-) -> None:
-    document = {"schema_version": "1", "job_run_id": "first", "source_table_id": TABLE, "primary_keys": ["id"]}
-    (stage.folder / "first.json").write_text(json.dumps(document))
-
-    appended = stage.append(TABLE, [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
-    assert appended.exit_code == 0, appended.err
-    assert stage.lithify("SenderRole", "submit", "first.json").exit_code == 0
-    assert hints(stage)
-    dispatched = stage.dispatch()
-    assert dispatched.exit_code == 0, dispatched.err
-    assert attempts(stage, "first") == [1], f"{dispatched.out}\n{dispatched.err}"
-    assert hints(stage) == []
-
-    kept = stage.keep(days=9)
-    assert kept.exit_code == 0, kept.err
-    assert '"retired_deltas": 1' in kept.out
-    assert kept.out.endswith('{"keeper": "done"}\n')
-    looked_in_vain = [each for each in stage.gate.denied if each.role == "SenderRole"]
-    assert stage.gate.denied == looked_in_vain, "\n".join(map(str, stage.gate.denied))
-
-
-def test_small_sessions_run_in_workers_with_the_dispatcher_s_role_and_no_cluster_is_started(
-    stage: DeployedStage,
-) -> None:
-    document = {"schema_version": "1", "job_run_id": "small", "source_table_id": TABLE, "primary_keys": ["id"]}
-    (stage.folder / "small.json").write_text(json.dumps(document))
-    assert stage.append(TABLE, [{"id": 2, "v": "again"}]).exit_code == 0
-    assert stage.lithify("SenderRole", "submit", "small.json").exit_code == 0
-    stage.gate.denied.clear()
-    dispatched = stage.dispatch_on_emr(small_in_workers=True)
-    assert dispatched.exit_code == 0, dispatched.err
-    assert attempts(stage, "small") == [1], f"{dispatched.out}\n{dispatched.err}"
-    assert hints(stage) == []
-    assert stage.emr.emr.clusters == {}
-    assert stage.gate.denied == [], "\n".join(map(str, stage.gate.denied))
 
 
 def test_the_keeper_has_a_table_compacted_by_its_policy_and_samples_its_lag(stage: DeployedStage) -> None:
@@ -120,11 +80,6 @@ def test_the_ingest_appends_what_a_register_document_names_quarantines_rows_and_
     assert changed.exit_code == 0, changed.err
     assert "1 change quarantined in " in changed.out
     assert stage.gate.denied == [], "\n".join(map(str, stage.gate.denied))
-
-
-def attempts(stage: DeployedStage, job_run_id: str) -> list[int]:
-    state = open_store(StoreLocation(stage.state, stage.direct_s3_url, REGION))
-    return [each.attempt for each in JobRunStore(state, SystemClock()).state(job_run_id).sessions.values()]
 
 
 def hints(stage: DeployedStage) -> list[str]:

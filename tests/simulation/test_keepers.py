@@ -18,27 +18,29 @@ from tests.simulation.keepers import Break
 from tests.simulation.seeds import run_seeds
 from tests.simulation.virtual_threads import Process, Scheduler
 
-SEEDS = 2
+SEED = 3
+"""Of those with the lowest numbers, the first that sees each of `Break`."""
+
 DAYS = 3.5
 
 
 @pytest.mark.slow
 def test_keepers_have_every_delta_compacted_once_in_time_within_its_money_and_no_needed_file_deleted() -> None:
-    results = {each.seed: each.wrong for each in run_seeds(1, SEEDS, processes=2, of="keepers", days=DAYS)}
-    assert results == dict.fromkeys(range(1, SEEDS + 1))
+    (result,) = run_seeds(SEED, SEED, of="keepers", days=DAYS)
+    assert result.wrong is None
 
 
 @pytest.mark.release
 @pytest.mark.parametrize(
-    ("broken", "seed", "violation"),
+    ("broken", "violation"),
     [
-        (Break.FORGET_WORK, 3, "two decisions are open on"),
-        (Break.FORGET_SPENT, 3, "has spent"),
-        (Break.NO_GRACE, 1, "misses"),
+        (Break.FORGET_WORK, "two decisions are open on"),
+        (Break.FORGET_SPENT, "has spent"),
+        (Break.NO_GRACE, "misses"),
     ],
 )
-def test_the_simulation_sees_what_is_broken_on_purpose(broken: Break, seed: int, violation: str) -> None:
-    (result,) = run_seeds(seed, seed, asks=[broken], of="keepers", days=DAYS)
+def test_the_simulation_sees_what_is_broken_on_purpose(broken: Break, violation: str) -> None:
+    (result,) = run_seeds(SEED, SEED, asks=[broken], of="keepers", days=DAYS)
     assert result.wrong is not None
     assert violation in result.wrong
 
