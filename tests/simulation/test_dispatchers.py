@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.dispatchers import Ask
 from tests.simulation.seeds import run_seeds
 
-SEEDS = 4
+SEEDS = 3
 
 
 @pytest.mark.slow
