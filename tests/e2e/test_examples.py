@@ -11,8 +11,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from lithify import DeltaCatalog
 from tests.e2e.conftest import House, Mailroom
 from tests.e2e.test_workflows import Running
 from tests.fakes.dispatch_desk import TABLE
@@ -81,10 +83,7 @@ def test_every_night_compacts_all_tables_and_reports_the_one_that_cannot_be(tmp_
     run_example("change_files.py", "changes", "lake", cwd=tmp_path)
     fine = run_example("every_night.py", "lake", cwd=tmp_path)
     assert (fine.returncode, fine.stdout) == (0, "SHOP.CUSTOMERS.V1: 0 partitions compacted, 0 rows in them\n")
-    lithify = Path(sys.executable).with_name("lithify")
-    (tmp_path / "rows.csv").write_text("id\n1\n")
-    subprocess.run([lithify, "table", "create", "A.NO_KEYS.V1", "--lake", "lake"], cwd=tmp_path, check=True)
-    subprocess.run([lithify, "table", "append", "A.NO_KEYS.V1", "rows.csv", "--lake", "lake"], cwd=tmp_path, check=True)
+    DeltaCatalog.open(tmp_path / "lake").create_table("A.NO_KEYS.V1").append({}, pa.table({"id": [1]}))
     failed = run_example("every_night.py", "lake", cwd=tmp_path)
     assert (failed.returncode, "A.NO_KEYS.V1 is not compacted" in failed.stderr) == (1, True)
     assert failed.stdout == fine.stdout

@@ -226,11 +226,6 @@ class EmrAccount:
         self.let_time_pass()
         return [cluster for cluster in self.clusters.values() if cluster.state in LIVE]
 
-    def strike(self, cluster_id: str, mishap: Mishap) -> None:
-        """Lets the cluster fail now, in any state."""
-        cluster = self.clusters[cluster_id]
-        cluster.begin_to_end(self.clock.now_ms(), mishap.code, mishap.message, well=False, details=mishap.details)
-
     def stop(self) -> None:
         """Ends all running steps."""
         for cluster in self.clusters.values():
@@ -290,54 +285,6 @@ class EmrAccount:
             if (not states or step.state in states) and (not ids or step.step_id in ids)
         ]
         return _page("Steps", steps, request.get("Marker"))
-
-    def describe_step(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        return {"Step": self._step(self._cluster(request["ClusterId"]), request["StepId"]).described()}
-
-    def cancel_steps(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        cluster, answers = self._cluster(request["ClusterId"]), []
-        for step_id in request["StepIds"]:
-            step = self._step(cluster, step_id)
-            if step.is_open:
-                step.end("CANCELLED", self.clock.now_ms())
-                answers.append({"StepId": step_id, "Status": "SUBMITTED"})
-            else:
-                answers.append({"StepId": step_id, "Status": "FAILED", "Reason": f"the step is {step.state}"})
-        return {"CancelStepsInfoList": answers}
-
-    def put_managed_scaling_policy(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        check_scaling(request["ManagedScalingPolicy"])
-        self._live_cluster(request["ClusterId"]).scaling = request["ManagedScalingPolicy"]
-        return {}
-
-    def add_tags(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        check_tags(request["Tags"])
-        cluster = self._cluster(request["ResourceId"])
-        cluster.tags |= {tag["Key"]: tag.get("Value", "") for tag in request["Tags"]}
-        return {}
-
-    def set_termination_protection(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        for cluster_id in request["JobFlowIds"]:
-            self._live_cluster(cluster_id).protected = request["TerminationProtected"]
-        return {}
-
-    def list_instance_groups(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        cluster = self._cluster(request["ClusterId"])
-        state = {"STARTING": "PROVISIONING", "BOOTSTRAPPING": "BOOTSTRAPPING"}.get(cluster.state, "RUNNING")
-        groups = [
-            {
-                "Id": f"ig-{cluster.cluster_id}-{number}",
-                "Name": group.get("Name", ""),
-                "Market": group.get("Market", "ON_DEMAND"),
-                "InstanceGroupType": group["InstanceRole"],
-                "InstanceType": group["InstanceType"],
-                "RequestedInstanceCount": group["InstanceCount"],
-                "RunningInstanceCount": group["InstanceCount"] if state == "RUNNING" else 0,
-                "Status": {"State": "TERMINATED" if cluster.state in ENDED else state},
-            }
-            for number, group in enumerate(cluster.request["Instances"].get("InstanceGroups", []))
-        ]
-        return {"InstanceGroups": groups}
 
     def list_instances(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Of instance groups and fleets: each node is there from the beginning of the cluster to its end."""
@@ -467,12 +414,6 @@ class EmrAccount:
                 "ValidationException", "A job flow that is shutting down, terminated, or finished may not be modified."
             )
         return cluster
-
-    def _step(self, cluster: FakeCluster, step_id: str) -> FakeStep:
-        for step in cluster.steps:
-            if step.step_id == step_id:
-                return step
-        raise Refused("InvalidRequestException", f"Step id '{step_id}' is not valid.")
 
 
 def check_job_flow(request: Mapping[str, Any]) -> None:

@@ -68,7 +68,6 @@ class ServerlessAccount:
     steps: StepRunner
     application_ids: tuple[str, ...] = ("00abcdefgh123456",)
     seconds_in_a_state: float = 10.0
-    architecture: str = "X86_64"
     mishaps: list[str | None] = field(default_factory=list)
     job_runs: dict[str, FakeJobRun] = field(default_factory=dict)
     tokens: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -88,22 +87,6 @@ class ServerlessAccount:
                 job_run.running.stop()
 
     # -- the service's operations
-
-    def get_application(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        application_id = self._application(request)
-        now = time_of(self.clock.now_ms())
-        return {
-            "application": {
-                "applicationId": application_id,
-                "arn": f"arn:aws:emr-serverless:{REGION}:{ACCOUNT}:/applications/{application_id}",
-                "releaseLabel": "emr-7.13.0",
-                "type": "Spark",
-                "state": "STARTED",
-                "architecture": self.architecture,
-                "createdAt": now,
-                "updatedAt": now,
-            }
-        }
 
     def start_job_run(self, request: Mapping[str, Any]) -> dict[str, Any]:
         application_id = self._application(request)
