@@ -281,6 +281,32 @@ def waiting(number: int, *, on_spark: bool = False) -> WaitingSession:
     return WaitingSession(WorkId(str(number)), "s", "A", str(number), 0, number, on_spark=on_spark)
 
 
+@pytest.mark.parametrize("cancels", [False, True])
+def test_the_next_session_is_planned_while_all_workers_are_busy_and_waits_for_one(
+    tmp_path: Path, *, cancels: bool
+) -> None:
+    desk = desk_with(tmp_path, replace(POOL, workers=1))
+    held = threading.Event()
+    desk.in_workers.behaves = lambda job: Succeeds(held)
+    job_runs = []
+    for number in range(2):
+        table = f"ACME.SMALL{number}.V1"
+        desk.append([{"id": 1}], table=table)
+        job_runs.append(desk.accept(source_table_id=table))
+    desk.tick_until(lambda: desk.in_workers.running == 1 and desk.job_run(job_runs[1]).claim is not None)
+    if cancels:
+        desk.records.log(job_runs[1]).append(lambda _: [CancelRequested(reason="enough")])
+        desk.tick_until(lambda: desk.job_run(job_runs[1]).status is JobRunStatus.CANCELLED)
+    held.set()
+    desk.run()
+    succeeded(desk, job_runs[0], 1)
+    waited = desk.job_run(job_runs[1])
+    assert waited.status is (JobRunStatus.CANCELLED if cancels else JobRunStatus.SUCCEEDED)
+    assert waited.sessions[f"{job_runs[1]}.1"].attempt == (0 if cancels else 1)
+    assert desk.in_workers.most_running == 1
+    desk.close()
+
+
 def test_workers_and_spark_have_slots_of_their_own() -> None:
     sessions = [*(waiting(number, on_spark=True) for number in range(3)), *map(waiting, range(3, 6))]
     units = choose(sessions, [], Slots(spark=1, workers=2), SchedulerSnapshot(0, 1_000))
