@@ -293,7 +293,8 @@ def test_the_next_session_is_planned_while_all_workers_are_busy_and_waits_for_on
         table = f"ACME.SMALL{number}.V1"
         desk.append([{"id": 1}], table=table)
         job_runs.append(desk.accept(source_table_id=table))
-    desk.tick_until(lambda: desk.in_workers.running == 1 and desk.job_run(job_runs[1]).claim is not None)
+        desk.tick_until(lambda: desk.in_workers.running == 1)  # the first one, not the one that waits
+    desk.tick_until(lambda: desk.job_run(job_runs[1]).claim is not None)
     if cancels:
         desk.records.log(job_runs[1]).append(lambda _: [CancelRequested(reason="enough")])
         desk.tick_until(lambda: desk.job_run(job_runs[1]).status is JobRunStatus.CANCELLED)
