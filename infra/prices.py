@@ -4,9 +4,8 @@ A file that `lithify prices` has written is read at synthesis, and its content b
 """
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
-from compactor.model.clock import SystemClock
+from compactor.model.clock import SystemClock, date_of
 from compactor.model.errors import Invalid
 from dispatcher.options.documents import document_body
 from infra.stages import Stage
@@ -50,5 +49,5 @@ def wrong_prices(stage: Stage) -> Iterator[str]:
 
 def _given(stage: Stage) -> PriceList | None:
     """None: no file is given."""
-    today = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC).date()
+    today = date_of(SystemClock().now_ms())
     return parse_price_list(*document_body(stage.price_file, "the price file"), today) if stage.price_file else None

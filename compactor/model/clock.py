@@ -5,6 +5,7 @@ All other code takes a `Clock`; ruff's banned-api forbids `time.time`, `time.sle
 
 import time
 import uuid
+from datetime import UTC, date, datetime
 from typing import Protocol
 
 
@@ -19,6 +20,11 @@ class Clock(Protocol):
 
     def new_id(self) -> str:
         """A fresh id, unique in the world: 32 hexadecimal digits."""
+
+
+def date_of(at_ms: int) -> date:
+    """The day of a time, in UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).date()
 
 
 def chance(clock: Clock) -> float:

@@ -1,12 +1,12 @@
 """`lithify clusters`: running jobs of a state on EMR, and those without an owner. `prices`: a region's price file."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from compactor.model.clock import date_of
 from compactor.model.errors import EXIT_FAILED, Unavailable
 from compactor.model.names import counted
 from dispatcher.cli.options import Output, OutputOption
@@ -129,7 +129,7 @@ def prices(
     """Write the list prices of a region for --price-file, as AWS publishes them now: instance types of EMR, EMR
     Serverless, volumes, S3. It needs the right pricing:GetProducts. Prices on Spot are not published: without them,
     Spot counts as on demand."""
-    today = datetime.fromtimestamp(dependencies.clock.now_ms() / 1000, UTC).date()
+    today = date_of(dependencies.clock.now_ms())
     found = published_prices(dependencies.clients.prices(region, endpoint_url), region, today)
     target = file or Path(f"prices-{region}.json")
     body = found.model_dump_json(indent=1, exclude_none=True)

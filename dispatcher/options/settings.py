@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
 from functools import partial
 from typing import TypeVar
 
 from compactor.log_context import LOG, Logged
-from compactor.model.clock import Clock
+from compactor.model.clock import Clock, date_of
 from compactor.model.errors import Invalid, Unavailable, refuse_if
 from compactor.planning.machine_share import GIB, WorkersShare, workers_share
 from compactor.storage.location import StoreLocation, parse_location
@@ -245,7 +244,7 @@ def cluster_room(
     if prices is None:
         _checked(of_session.check, reasons)
         raise Invalid(*reasons)
-    room = ClusterRoom(of_session, prices, prices.warnings(region, _today(clock)), serverless)
+    room = ClusterRoom(of_session, prices, prices.warnings(region, date_of(clock.now_ms())), serverless)
     _checked(room.check, reasons)
     refuse_if(reasons)
     return room
@@ -300,12 +299,8 @@ def _prices(price_file: str | None, instance_types: Sequence[str], clock: Clock)
     prices = BUILT_IN
     if price_file is not None:
         body, where = document_body(price_file, "the price file")
-        prices = parse_price_list(body, where, _today(clock))
+        prices = parse_price_list(body, where, date_of(clock.now_ms()))
     return prices.only(tuple(instance_types)) if instance_types else prices
-
-
-def _today(clock: Clock) -> date:
-    return datetime.fromtimestamp(clock.now_ms() / 1000, UTC).date()
 
 
 def _checked(check: Callable[[], ValueT], reasons: list[str]) -> ValueT | None:

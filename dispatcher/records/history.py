@@ -13,7 +13,7 @@ Overviews read one file for each closed day and one log for each open day, inste
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Annotated, Literal
@@ -28,7 +28,7 @@ from compactor.log.checkpoints import WholeCheckpoint
 from compactor.log.columns import RecordCodec
 from compactor.log.durable_log import DurableLog, LogFormat, LogState
 from compactor.log_context import Logged
-from compactor.model.clock import Clock
+from compactor.model.clock import Clock, date_of
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, LithifyError, Outdated
 from compactor.storage.concurrently import run_many
@@ -106,7 +106,7 @@ class EndedJobRun(Document):
 
 
 def day_of(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).date().isoformat()
+    return date_of(at_ms).isoformat()
 
 
 def ended_job_run(job_run_id: str, state: JobRunState, accepted_at_ms: int) -> EndedJobRun | None:

@@ -17,11 +17,10 @@ not be launched gives its lease back and waits.
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from compactor.log.durable_log import LogState
 from compactor.log_context import LOG
-from compactor.model.clock import Clock
+from compactor.model.clock import Clock, date_of
 from compactor.model.errors import Conflict, LithifyError, Outdated, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.storage.concurrently import run_concurrently
@@ -406,7 +405,7 @@ class Leases:
             self._to_end[lease.turn_id] = lease
 
     def _day(self) -> str:
-        return datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC).strftime("%Y-%m-%d")
+        return date_of(self._clock.now_ms()).isoformat()
 
 
 def blocked_streams(

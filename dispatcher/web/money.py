@@ -3,8 +3,9 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
+from compactor.model.clock import date_of
 from dispatcher.records.history import EndedJobRun, History, day_of
 from dispatcher.web.charts import usd_words
 
@@ -58,8 +59,7 @@ class MoneyHistory:
 
     def of(self, now_ms: int) -> tuple[DayOfMoney, ...]:
         """The last 30 days on which a job run ended, the latest first."""
-        today = datetime.fromtimestamp(now_ms / 1000, UTC).date()
-        first = (today - timedelta(days=DAYS_SHOWN - 1)).isoformat()
+        first = (date_of(now_ms) - timedelta(days=DAYS_SHOWN - 1)).isoformat()
         days = [day for day in self._history.days() if first <= day <= day_of(now_ms)]
         known = {day: each for day, each in self._closed.items() if day >= first}
         closed = frozenset(self._history.closed_days())

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import lru_cache, partial
 
 from pydantic import JsonValue
@@ -11,7 +11,7 @@ from pydantic_core import to_json
 from compactor.catalog.stream import PartitionStream
 from compactor.lake import Table
 from compactor.maintenance.retirement import retention_of
-from compactor.model.clock import Clock
+from compactor.model.clock import Clock, date_of
 from compactor.model.document import Document
 from compactor.model.errors import Denied, Invalid, LithifyError, Outdated, Unavailable
 from compactor.model.names import counted
@@ -41,8 +41,7 @@ class LagHistory:
 
     def of(self, table_id: str, now_ms: int) -> tuple[LagHour, ...]:
         """The last 30 days. A day whose samples are not in one file yet has one sample an hour."""
-        today = datetime.fromtimestamp(now_ms / 1000, UTC).date()
-        first = (today - timedelta(days=DAYS_SHOWN - 1)).isoformat()
+        first = (date_of(now_ms) - timedelta(days=DAYS_SHOWN - 1)).isoformat()
         closed, of_minutes = days_of_lag(self._store)
         wanted = sorted(day for day in closed | of_minutes if first <= day <= day_of(now_ms))
         read = partial(self._day, table_id, closed)
