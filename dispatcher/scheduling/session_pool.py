@@ -199,10 +199,14 @@ class SessionPool:
         return any((free.spark if session.on_spark else free.in_workers) > 0 for session in waiting)
 
     def has_room_for(self, candidate: WaitingSession, moment: SchedulerSnapshot) -> bool:
-        """Whether this session, of a job run that is not claimed here, would be started now, if its stream is free."""
+        """Whether this session, of a job run that is not claimed here, would be started now, if its stream is free.
+
+        Ahead are only shards: a job run that waits here for a worker may find one at another dispatcher.
+        """
         candidate = self._placed(candidate)
         running = [session for session, _ in self._running.values()]
-        units = choose([*self._startable(moment), candidate], running, self.free, moment, self._bundle_max)
+        free = self.free if candidate.work.shard is not None else replace(self.free, ahead=0)
+        units = choose([*self._startable(moment), candidate], running, free, moment, self._bundle_max)
         return any(candidate in unit for unit in units)
 
     def _placed(self, session: WaitingSession) -> WaitingSession:

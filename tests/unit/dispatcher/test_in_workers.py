@@ -282,28 +282,30 @@ def waiting(number: int, *, on_spark: bool = False) -> WaitingSession:
 
 
 @pytest.mark.parametrize("cancels", [False, True])
-def test_the_next_session_is_planned_while_all_workers_are_busy_and_waits_for_one(
+def test_the_next_session_is_planned_while_the_worker_is_busy_and_another_job_run_is_left_to_others(
     tmp_path: Path, *, cancels: bool
 ) -> None:
-    desk = desk_with(tmp_path, replace(POOL, workers=1))
+    state = LocalStore(parse_location(str(tmp_path / "state")))
+    desk = Desk(tmp_path, state=state, pool=replace(POOL, workers=1))
     held = threading.Event()
     desk.in_workers.behaves = lambda job: Succeeds(held)
-    job_runs = []
-    for number in range(2):
-        table = f"ACME.SMALL{number}.V1"
-        desk.append([{"id": 1}], table=table)
-        job_runs.append(desk.accept(source_table_id=table))
-        desk.tick_until(lambda: desk.in_workers.running == 1)  # the first one, not the one that waits
-    desk.tick_until(lambda: desk.job_run(job_runs[1]).claim is not None)
+    desk.append_days("ACME.DAYS.V1", 2)
+    desk.append([{"id": 1}])
+    days = desk.accept(source_table_id="ACME.DAYS.V1")
+    desk.tick_until(lambda: desk.in_workers.running == 1)
+    other = desk.accept()
+    for _ in range(20):
+        desk.tick()
+    assert desk.job_run(other).claim is None
     if cancels:
-        desk.records.log(job_runs[1]).append(lambda _: [CancelRequested(reason="enough")])
-        desk.tick_until(lambda: desk.job_run(job_runs[1]).status is JobRunStatus.CANCELLED)
+        desk.records.log(days).append(lambda _: [CancelRequested(reason="enough")])
+        desk.tick_until(lambda: desk.job_run(days).status is JobRunStatus.CANCELLED)
     held.set()
     desk.run()
-    succeeded(desk, job_runs[0], 1)
-    waited = desk.job_run(job_runs[1])
-    assert waited.status is (JobRunStatus.CANCELLED if cancels else JobRunStatus.SUCCEEDED)
-    assert waited.sessions[f"{job_runs[1]}.1"].attempt == (0 if cancels else 1)
+    assert desk.job_run(other).status is JobRunStatus.SUCCEEDED
+    assert desk.job_run(days).status is (JobRunStatus.CANCELLED if cancels else JobRunStatus.SUCCEEDED)
+    attempts_made = sorted(session.attempt for session in desk.job_run(days).sessions.values())
+    assert attempts_made == ([0, 1] if cancels else [1, 1])
     assert desk.in_workers.most_running == 1
     desk.close()
 
