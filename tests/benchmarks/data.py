@@ -140,7 +140,7 @@ def survivors(shape: Shape, change: Change | None) -> Survivors:
         places, changed = delta_rows(shape, change)
         times = np.concatenate([times, np.full(places.max() + 1 - shape.rows, np.iinfo(np.int64).min)])
         np.maximum.at(times, places, changed)
-    return Survivors(len(times), int((times - FIRST_UPDATE_US).sum()))
+    return Survivors(len(times), _sum(times))
 
 
 def survivors_by_position(shape: Shape, change: Change) -> Survivors:
@@ -149,13 +149,18 @@ def survivors_by_position(shape: Shape, change: Change) -> Survivors:
     times = np.zeros(places.max() + 1, np.int64)
     times[: shape.rows] = _table_times(np.arange(shape.rows))
     times[places] = changed
-    return Survivors(len(times), int((times - FIRST_UPDATE_US).sum()))
+    return Survivors(len(times), _sum(times))
 
 
 def all_rows(shape: Shape, change: Change) -> Survivors:
     """Every row of table and delta: what a copy holds."""
     times = np.concatenate([_table_times(np.arange(shape.rows)), delta_rows(shape, change)[1]])
-    return Survivors(len(times), int((times - FIRST_UPDATE_US).sum()))
+    return Survivors(len(times), _sum(times))
+
+
+def _sum(times: Int64s) -> int:
+    """Of the times after the first update; that of 256 million rows is no int64."""
+    return sum(int((part - FIRST_UPDATE_US).sum()) for part in np.array_split(times, 1_000))
 
 
 def _table_times(places: Int64s) -> Int64s:
