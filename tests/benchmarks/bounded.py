@@ -8,7 +8,6 @@ which takes some 50 GB of disk."""
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import threading
 import time
@@ -78,7 +77,7 @@ class Peaks:
 
 @dataclass(frozen=True)
 class Bounded:
-    """What came of it. cpu_seconds: of all processes of the job."""
+    """What came of it."""
 
     shape: str
     rows: int
@@ -87,7 +86,6 @@ class Bounded:
     plan: SessionPlan
     rounds: int
     seconds: float
-    cpu_seconds: float
     idle_task: int
     peaks: Peaks
 
@@ -119,10 +117,7 @@ def _measure(here: Path, shape: Shape, files: Files, resources: Resources) -> Bo
     session = JobRunFolder(plan.spec.job_run.job_run_id).session(plan.spec.session_id)
     plan_key = session.plan(1).key
     state.put_if_absent(plan_key, plan.render())
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds, peaks, idle_task = _run(here / "work", SparkJob("bounded", state.location, plan_key, 1, resources))
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_seconds = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
     stream = DeltaCatalog.open(here / "lake").table(TABLE).stream({})
     compacted = stream.load().state.compacted
     if compacted is None:
@@ -131,9 +126,7 @@ def _measure(here: Path, shape: Shape, files: Files, resources: Resources) -> Bo
     Referee(data.survivors(shape, None)).check("lithify, bounded", paths)
     rounds = compacted.last_round.round_number
     shutil.rmtree(here)
-    return Bounded(
-        shape.name, shape.rows, len(files.paths), resources, plan, rounds, seconds, cpu_seconds, idle_task, peaks
-    )
+    return Bounded(shape.name, shape.rows, len(files.paths), resources, plan, rounds, seconds, idle_task, peaks)
 
 
 def _plan(lake: DeltaCatalog, resources: Resources) -> SessionPlan:

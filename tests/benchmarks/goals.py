@@ -130,7 +130,7 @@ def _goals_within_bounds(measured: Bounded) -> list[Goal]:
 
 def goals_of_linear(found: Sequence[Bounded]) -> list[Goal]:
     """The time of a row does not depend on how many there are; no bound is exceeded."""
-    largest, smallest = (each.cpu_seconds / each.rows for each in (found[0], found[-1]))
+    largest, smallest = (each.seconds / each.rows for each in (found[0], found[-1]))
     time = Goal(f"{found[0].rows:,} rows: time of a row, of that of {found[-1].rows:,}", 1.1, largest / smallest)
     return [time, *goals_of_bounded(found[:1])]
 
