@@ -74,6 +74,7 @@ _QUESTIONS = (
     ("What does a look of the keeper take, and how well does it keep a table?", "The keeper"),
     ("What do very many columns take?", "Very many columns"),
     ("How much memory and disk does it need?", "Little memory, little disk"),
+    ("Does a row take as long in a table of 256 million?", "Time follows rows"),
     ("What does publishing for other engines cost?", "Publishing"),
     ("How long until a session has begun?", "Start-up"),
     ("How fast is the page, and what does it cost the store?", "The page"),
