@@ -48,14 +48,11 @@ class Poller:
                 due_seconds = now_seconds + self._settings.look_seconds
             if poll(is_due):
                 return
-            self.pause(wakes)
+            self._pause(wakes)
 
-    def pause(self, wakes: int | None = None) -> None:
-        """Until a poll is due. `wakes`: their number before the last poll; None: now."""
+    def _pause(self, wakes: int) -> None:
+        """`wakes`: their number before the last poll."""
         self._clock.sleep(self._settings.poll_seconds)
-
-    def wake(self) -> None:
-        """A job has ended, or is settled. Thread-safe."""
 
 
 class WokenPoller(Poller):
@@ -66,11 +63,12 @@ class WokenPoller(Poller):
         self._changed = threading.Condition()
 
     def wake(self) -> None:
+        """A job has ended. Thread-safe."""
         with self._changed:
             self._wakes += 1
             self._changed.notify_all()
 
-    def pause(self, wakes: int | None = None) -> None:
+    def _pause(self, wakes: int) -> None:
         with self._changed:
-            if wakes in (None, self._wakes):
+            if wakes == self._wakes:
                 self._changed.wait(self._settings.poll_seconds)

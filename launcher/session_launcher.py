@@ -18,7 +18,6 @@ Each decision is recorded in a `LaunchJournal` before the next step, so that a d
 knows its state. The journal then raises `Fenced`: the Spark job is left to the new owner, and nothing more is recorded.
 """
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -117,24 +116,6 @@ class SessionTask:
 _Planned = SessionPlan | SmallSession | LargeSession | NothingToDo | Failed | AttemptFailed
 
 
-class WorkerTurns:
-    """Who may launch in a worker: as many at a time as there are workers. Thread-safe."""
-
-    def __init__(self, workers: int) -> None:
-        self._lock = threading.Lock()
-        self._free = workers
-
-    def take(self) -> bool:
-        with self._lock:
-            is_free = self._free > 0
-            self._free -= is_free
-        return is_free
-
-    def give_back(self) -> None:
-        with self._lock:
-            self._free += 1
-
-
 @dataclass(frozen=True)
 class WorkerLaunches:
     """`dependencies`: of launches in the workers of `pool`. `plan`: of a session that may run there. `start_seconds`:
@@ -160,7 +141,6 @@ class SessionLauncher:
         """`dependencies`: of launches on Spark; `workers`: of those in workers, if there are any."""
         self.bounds = bounds
         self.workers = workers
-        self._turns = WorkerTurns(workers.pool.workers if workers is not None else 0)
         self._dependencies = dependencies
         self._store = dependencies.store
         self._cluster = dependencies.cluster
@@ -299,7 +279,7 @@ class SessionLauncher:
         )
 
     def _start_in_worker(self, tasks: Sequence[SessionTask], control: Control, workers: WorkerLaunches) -> LeftOpen:
-        """Those that do not run there run again on Spark. They are planned while all workers are busy."""
+        """Those that do not run there run again on Spark."""
         lake, pool = self._planners.open_lake(tasks[0].spec.job_run.lake).for_one_run(), workers.pool
         planned = self._plan_each(
             tasks, lake, lambda task: workers.plan(task.spec, lake, pool, task.failure_counts.failures)
@@ -320,34 +300,14 @@ class SessionLauncher:
         control.requeue(reruns)
         if not members:
             return LeftOpen.NONE
-        mine = [task for task in tasks if task.session_id in together]
-        poller = workers.dependencies.poller
-        has_turn = self._turns.take()
-        while not has_turn and control.command() is SessionCommand.RUN:
-            poller.pause()
-            has_turn = self._turns.take()
-        if not has_turn:
-            return self._start(mine, control)  # it ends them, or leaves them, as the command says
-        try:
-            return self._launch_in_worker(members, mine, control, workers)
-        finally:
-            self._turns.give_back()
-            poller.wake()
-
-    def _launch_in_worker(
-        self,
-        members: Sequence[SmallSession],
-        tasks: Sequence[SessionTask],
-        control: Control,
-        workers: WorkerLaunches,
-    ) -> LeftOpen:
-        room = BundleRoom(Resources(workers.pool.memory_bytes, tasks=1))
+        room = BundleRoom(Resources(pool.memory_bytes, tasks=1))
         if len(members) > 1:
             plan = plan_bundle(self._clock.new_id(), members, 1, workers.start_seconds(), in_worker=True)
             launch = self._launch_together(plan, tasks)
             self._store.put_if_absent(launch.plan_key, plan.render())
             return self._run(launch, room, control, workers.dependencies)
-        (alone,), (task,) = members, tasks
+        (alone,) = members
+        (task,) = [task for task in tasks if task.session_id in together]
         plan_alone = plan_of(alone, workers.start_seconds())
         member = Member(self._write_plan(plan_alone, task), plan_alone, task.failure_counts)
         return self._run(self._launch_alone(task, member), room, control, workers.dependencies)

@@ -47,9 +47,6 @@ from launcher.launch import SessionCommand
 from launcher.outcomes import Cancelled
 from launcher.session_launcher import SessionLauncher
 
-PLANNED_AHEAD = 1
-"""Threads beside those of busy workers: the next sessions are found and planned before a worker is idle."""
-
 TICK_SECONDS_MIN = 0.05
 """Least time between two ticks, also if sessions end one after the other: each tick may list the markers."""
 
@@ -119,8 +116,7 @@ class JobRunController:
         self._clock = clock
         self._has_news = threading.Event()
         workers = launchers.sessions.workers
-        in_workers = (workers.pool.workers, PLANNED_AHEAD) if workers is not None else (0, 0)
-        slots = Slots(settings.max_sessions, *in_workers)
+        slots = Slots(settings.max_sessions, workers.pool.workers if workers is not None else 0)
         self._pool = SessionPool(slots, launchers.sessions.bounds.sessions, self._has_news.set)
         self._pauses = Pauses(records.pauses, settings.pause_look_seconds, clock)
         running = workers.running if workers is not None else lambda: None

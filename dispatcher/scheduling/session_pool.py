@@ -65,16 +65,10 @@ SHARED_IN_WORKER_MIN = 10
 
 @dataclass(frozen=True)
 class Slots:
-    """Threads for sessions: on Spark, and in workers. Without workers all sessions are on Spark. `ahead`: for sessions
-    that are planned while all workers are busy, and then wait for one."""
+    """Threads for sessions: on Spark, and in workers. Without workers all sessions are on Spark."""
 
     spark: int
     workers: int = 0
-    ahead: int = 0
-
-    @property
-    def in_workers(self) -> int:
-        return self.workers + self.ahead
 
 
 @dataclass(frozen=True)
@@ -115,15 +109,12 @@ def choose(
     on_spark = [session for session in in_order if session.on_spark]
     elsewhere = [session for session in in_order if not session.on_spark]
     return (
-        *_units(elsewhere, slots.in_workers, slots.workers, bundle_max, SHARED_IN_WORKER_MIN),
-        *_units(on_spark, slots.spark, slots.spark, bundle_max, SHARED_MIN),
+        *_units(elsewhere, slots.workers, bundle_max, SHARED_IN_WORKER_MIN),
+        *_units(on_spark, slots.spark, bundle_max, SHARED_MIN),
     )
 
 
-def _units(
-    sessions: Sequence[WaitingSession], slots: int, shares: int, bundle_max: int, shared_min: int
-) -> Iterator[Unit]:
-    """`shares`: into so many units the sessions of a job run are divided."""
+def _units(sessions: Sequence[WaitingSession], slots: int, bundle_max: int, shared_min: int) -> Iterator[Unit]:
     if not slots:
         return
     sharing = Counter(session.work for session in sessions if session.may_share and session.bundle is None)
@@ -132,7 +123,7 @@ def _units(
     for session in sessions:
         shared = (session.work, session.bundle)
         unit = open_units.get(shared) if session.may_share or session.bundle is not None else None
-        share = max(shared_min, -(-sharing[session.work] // max(shares, 1)))
+        share = max(shared_min, -(-sharing[session.work] // slots))
         if unit is not None and (session.bundle is not None or len(unit) < min(bundle_max, share)):
             unit.append(session)
         elif len(units) < slots:
@@ -174,7 +165,7 @@ class SessionPool:
         self._ended = ended
         self._slots = slots
         self._bundle_max = bundle_max
-        self._threads = ThreadPoolExecutor(slots.spark + slots.in_workers, thread_name_prefix="session")
+        self._threads = ThreadPoolExecutor(slots.spark + slots.workers, thread_name_prefix="session")
         self._waiting: dict[SessionKey, WaitingSession] = {}
         self._running: dict[SessionKey, tuple[WaitingSession, Future[None]]] = {}
         self._withheld: frozenset[SessionKey] = frozenset()
@@ -188,25 +179,19 @@ class SessionPool:
     @property
     def free(self) -> Slots:
         on_spark = len({id(future) for session, future in self._running.values() if session.on_spark})
-        in_workers = self.running_count - on_spark
-        workers = max(self._slots.workers - in_workers, 0)
-        return Slots(self._slots.spark - on_spark, workers, self._slots.in_workers - in_workers - workers)
+        return Slots(self._slots.spark - on_spark, self._slots.workers - (self.running_count - on_spark))
 
     def has_slot_for(self, work: WorkId) -> bool:
         """Whether a thread is free for a waiting session of a job run."""
         free = self.free
         waiting = [session for session in self._waiting.values() if session.work == work]
-        return any((free.spark if session.on_spark else free.in_workers) > 0 for session in waiting)
+        return any((free.spark if session.on_spark else free.workers) > 0 for session in waiting)
 
     def has_room_for(self, candidate: WaitingSession, moment: SchedulerSnapshot) -> bool:
-        """Whether this session, of a job run that is not claimed here, would be started now, if its stream is free.
-
-        Ahead are only shards: a job run that waits here for a worker may find one at another dispatcher.
-        """
+        """Whether this session, of a job run that is not claimed here, would be started now, if its stream is free."""
         candidate = self._placed(candidate)
         running = [session for session, _ in self._running.values()]
-        free = self.free if candidate.work.shard is not None else replace(self.free, ahead=0)
-        units = choose([*self._startable(moment), candidate], running, free, moment, self._bundle_max)
+        units = choose([*self._startable(moment), candidate], running, self.free, moment, self._bundle_max)
         return any(candidate in unit for unit in units)
 
     def _placed(self, session: WaitingSession) -> WaitingSession:

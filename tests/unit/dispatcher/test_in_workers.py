@@ -281,35 +281,6 @@ def waiting(number: int, *, on_spark: bool = False) -> WaitingSession:
     return WaitingSession(WorkId(str(number)), "s", "A", str(number), 0, number, on_spark=on_spark)
 
 
-@pytest.mark.parametrize("cancels", [False, True])
-def test_the_next_session_is_planned_while_the_worker_is_busy_and_another_job_run_is_left_to_others(
-    tmp_path: Path, *, cancels: bool
-) -> None:
-    state = LocalStore(parse_location(str(tmp_path / "state")))
-    desk = Desk(tmp_path, state=state, pool=replace(POOL, workers=1))
-    held = threading.Event()
-    desk.in_workers.behaves = lambda job: Succeeds(held)
-    desk.append_days("ACME.DAYS.V1", 2)
-    desk.append([{"id": 1}])
-    days = desk.accept(source_table_id="ACME.DAYS.V1")
-    desk.tick_until(lambda: desk.in_workers.running == 1)
-    other = desk.accept()
-    for _ in range(20):
-        desk.tick()
-    assert desk.job_run(other).claim is None
-    if cancels:
-        desk.records.log(days).append(lambda _: [CancelRequested(reason="enough")])
-        desk.tick_until(lambda: desk.job_run(days).status is JobRunStatus.CANCELLED)
-    held.set()
-    desk.run()
-    assert desk.job_run(other).status is JobRunStatus.SUCCEEDED
-    assert desk.job_run(days).status is (JobRunStatus.CANCELLED if cancels else JobRunStatus.SUCCEEDED)
-    attempts_made = sorted(session.attempt for session in desk.job_run(days).sessions.values())
-    assert attempts_made == ([0, 1] if cancels else [1, 1])
-    assert desk.in_workers.most_running == 1
-    desk.close()
-
-
 def test_workers_and_spark_have_slots_of_their_own() -> None:
     sessions = [*(waiting(number, on_spark=True) for number in range(3)), *map(waiting, range(3, 6))]
     units = choose(sessions, [], Slots(spark=1, workers=2), SchedulerSnapshot(0, 1_000))
