@@ -2,8 +2,8 @@
 
     from compactor import DeltaCatalog, compact
 
-imports neither PySpark nor boto3; they are loaded when a Spark job starts or a lake on S3 is opened. Importing one of
-the package's modules imports what that one needs: the names here are loaded when they are asked for.
+imports neither PySpark nor botocore; a Spark job that starts, or a lake on S3, loads them. Importing one of the
+package's modules imports what that one needs: the names here are loaded when they are asked for.
 """
 
 from __future__ import annotations

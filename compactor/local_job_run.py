@@ -446,7 +446,7 @@ def _publish_table(
 def _sink(run: JobRunSpec, clock: Clock) -> EventSink:
     if run.sns_event_topic_arn is None:
         return NoSink()
-    from compactor.events.aws.sns import SnsSink  # only a job run that publishes events loads boto3
+    from compactor.events.aws.sns import SnsSink  # only a job run that publishes events loads botocore
 
     return SnsSink.open(run.sns_event_topic_arn, clock)
 

@@ -65,7 +65,7 @@ LOG_FORMATS = ("text", "json")
 
 
 class ServiceClients:
-    """The real services: SQS, SNS, and Spark on this machine. boto3 is imported by the first client that needs it."""
+    """The real services: SQS, SNS, and Spark on this machine. The first client that needs it imports botocore."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment

@@ -1,6 +1,6 @@
 """Opens the object store of a location, and the reader of remote ranges: the only importer of the implementations.
 
-The implementations on S3 are imported when they are opened, since boto3 and obstore are slow to import.
+The implementations on S3 are imported when they are opened, since botocore and obstore are slow to import.
 """
 
 import os

@@ -103,7 +103,7 @@ class OutputFile:
         """Starts a file; text is gzipped if the URI ends in `.gz`. Raises `Invalid` for an unknown scheme."""
         path = local_path(uri)
         if path is None:
-            from compactor.storage.aws.upload import S3Upload  # only a file on S3 loads boto3
+            from compactor.storage.aws.upload import S3Upload  # only a file on S3 loads botocore
 
             return cls(S3Upload.open(location, uri), gzipped=uri.endswith(".gz"))
         return cls(_LocalFile(path), gzipped=uri.endswith(".gz"))

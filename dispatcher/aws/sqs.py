@@ -38,7 +38,7 @@ ATTRIBUTES_MAX = 10
 BATCH_MAX = 10
 """SQS's own limit for the messages of a request."""
 BATCHES_AT_ONCE = 8
-"""Requests that are sent side by side: boto3's client has ten connections."""
+"""Requests that are sent side by side: botocore's client has ten connections."""
 DELAY_SECONDS_MAX = 900
 REASONS_BYTES_MIN = 200
 """Bytes that the other attributes leave for the reasons."""
@@ -76,7 +76,7 @@ class _Fifo:
 
 
 class SqsQueue:
-    """A `Queue`, standard or FIFO. Thread-safe, as boto3's clients are.
+    """A `Queue`, standard or FIFO. Thread-safe, as botocore's clients are.
 
     On a FIFO queue a message that is sent without a group gets a group of its own, so that it delays no other.
     """
@@ -127,7 +127,7 @@ class SqsQueue:
         try:
             return self._receive(messages_max, wait_seconds, visibility_seconds)
         except Denied:
-            if self._reopen is not None:  # boto3 reads the credentials file once: a new client reads it again
+            if self._reopen is not None:  # botocore reads the credentials file once: a new client reads it again
                 self._client = self._reopen()
             raise
 

@@ -91,7 +91,7 @@ class StepFunctionsCallbacks:
                 yield client
         except LithifyError as error:
             if isinstance(error, Denied):
-                with self._lock:  # boto3 reads the credentials file once: a new client reads it again
+                with self._lock:  # botocore reads the credentials file once: a new client reads it again
                     self._client = None
             sentence = str(error).replace(task_token, "<task token>") if task_token else str(error)
             raise type(error)(sentence) from None

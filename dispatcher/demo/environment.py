@@ -152,7 +152,7 @@ def demo_environment(
     dependencies: CommandDependencies, folder: DemoFolder, *, on_s3: bool
 ) -> Iterator[DemoEnvironment]:
     """A context of running stand-ins. Raises `Invalid` if one is not installed, `Unavailable` if one does not start."""
-    from dispatcher.aws.demo_account import EventFeed, create_bucket, create_services  # loads boto3
+    from dispatcher.aws.demo_account import EventFeed, create_bucket, create_services  # loads botocore
 
     with ExitStack() as running:
         endpoint_url = running.enter_context(queue_server())

@@ -37,7 +37,7 @@ TABLES_KNOWN_SECONDS = 60.0
 VISIBILITY_SECONDS = 600
 MESSAGES_AT_ONCE = 10
 RECEIVES_AT_ONCE = 8
-"""Requests for messages while more of them wait than one request gives. boto3's client has ten connections."""
+"""Requests for messages while more of them wait than one request gives. botocore's client has ten connections."""
 
 WAIT_SECONDS_MAX = 20
 

@@ -217,7 +217,7 @@ class TablePublications:
         service = self._glue.get(location) or self._open_glue(location)
         failed = lead_glue(service, catalog.store, table, outcomes)
         self._glue.pop(location, None)
-        if not failed:  # boto3 reads the credentials file once: after a failure a new client reads it again
+        if not failed:  # botocore reads the credentials file once: after a failure a new client reads it again
             self._glue[location] = service
         return failed
 

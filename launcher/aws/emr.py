@@ -1,6 +1,6 @@
-"""EMR and EMR Serverless over boto3. It translates the errors of boto3.
+"""EMR and EMR Serverless over botocore. It translates the errors of botocore.
 
-RunJobFlow takes no client token: boto3 must not repeat it after a lost answer, as it may all other requests.
+RunJobFlow takes no client token: botocore must not repeat it after a lost answer, as it may all other requests.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""AWS's Price List API over boto3. It needs the right `pricing:GetProducts`, and no more."""
+"""AWS's Price List API over botocore. It needs the right `pricing:GetProducts`, and no more."""
 
 import json
 from collections.abc import Iterator

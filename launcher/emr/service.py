@@ -1,4 +1,4 @@
-"""EMR and EMR Serverless as the launcher needs them; `launcher/aws/emr.py` is both over boto3.
+"""EMR and EMR Serverless as the launcher needs them; `launcher/aws/emr.py` is both over botocore.
 
 Every method raises `Denied` or `Unavailable` if the service does not answer.
 """

@@ -48,7 +48,8 @@ def completions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
 def test_importing_it_loads_no_library() -> None:
     program = (
         "import lithify, sys; "
-        "print([name for name in ('boto3', 'numba', 'numpy', 'pyarrow', 'pydantic', 'pyspark') if name in sys.modules])"
+        "print([name for name in ('botocore', 'numba', 'numpy', 'pyarrow', 'pydantic', 'pyspark') "
+        "if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
@@ -74,7 +75,16 @@ def test_it_is_the_command_whose_version_loads_neither_verbs_nor_libraries() -> 
     assert done.stdout == f"lithify {lithify.__version__}\n"
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "dispatcher.stops" in loaded
-    assert not loaded & {"dispatcher.main", "typer", "pydantic", "pydantic_core", "numpy", "pyarrow", "rich", "boto3"}
+    assert not loaded & {
+        "dispatcher.main",
+        "typer",
+        "pydantic",
+        "pydantic_core",
+        "numpy",
+        "pyarrow",
+        "rich",
+        "botocore",
+    }
 
 
 def test_a_version_that_cannot_be_written_is_one_sentence() -> None:
@@ -97,7 +107,7 @@ def test_a_verb_loads_what_it_needs_and_no_kernels(tmp_path: Path) -> None:
 
 
 def _loaded(arguments: Sequence[str], folder: Path) -> str:
-    slow = ("asyncio", "boto3", "numba", "numpy", "pyarrow", "pyarrow.compute", "pyspark", "structlog")
+    slow = ("asyncio", "botocore", "numba", "numpy", "pyarrow", "pyarrow.compute", "pyspark", "structlog")
     program = (
         "import sys; from dispatcher.main import run; "
         f"assert run({list(arguments)}, {{}}) == 0; "

@@ -28,7 +28,7 @@ BATCH_BYTES_MAX = 250_000
 """SNS allows 262,144 bytes per batch, including the names of attributes."""
 
 PUBLISH_ATTEMPTS = 4
-"""Tries of a batch, in addition to boto3's own retries."""
+"""Tries of a batch, in addition to botocore's own retries."""
 
 BACKOFF = Backoff(first_seconds=0.5, longest_seconds=4.0, jitter=0.1)
 """Pauses between two tries of a batch."""
@@ -89,7 +89,7 @@ class SnsSink:
         try:
             self._send_batch(left)
         except Denied:
-            if self._reopen is not None:  # boto3 reads the credentials file once: a new client reads it again
+            if self._reopen is not None:  # botocore reads the credentials file once: a new client reads it again
                 self._client = self._reopen()
             raise
 
@@ -107,7 +107,7 @@ class SnsSink:
 
 
 def _encode_once(params: dict[str, Any], **_: object) -> None:
-    """boto3 would encode the body for its signature, and once more to send it."""
+    """botocore would encode the body for its signature, and once more to send it."""
     params["body"] = urlencode(params["body"], doseq=True).encode()
 
 

@@ -1,4 +1,4 @@
-"""The AWS Glue Data Catalog over boto3. It translates the errors of boto3."""
+"""The AWS Glue Data Catalog over botocore. It translates the errors of botocore."""
 
 from typing import Any, Protocol, Self
 

@@ -1,4 +1,4 @@
-"""Translates boto3's errors into Lithify's kinds of error, for all AWS services."""
+"""Translates botocore's errors into Lithify's kinds of error, for all AWS services."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,7 +44,7 @@ _TRY_LATER = frozenset(
 """Codes with a status below 500 that still mean: try later."""
 
 _CUT_OFF = "404"
-"""What boto3 gives as the code of a "not found" answer that ended before it named the object or its bucket. (Answers
+"""What botocore gives as the code of a "not found" answer that ended before it named the object or its bucket. (Answers
 to HEAD have no body either: who sends one judges it by its status.)"""
 
 _DENIED_STATUSES = (401, 403)
@@ -92,7 +92,7 @@ _NEVER_WORKS = (InvalidRegionError, NoRegionError, ParamValidationError)
 
 @contextmanager
 def translated(failure: str) -> Iterator[None]:
-    """While the context is open, an error of boto3 becomes `Denied` (credentials, clock, rights), `Invalid` (no such
+    """While the context is open, an error of botocore becomes `Denied` (credentials, clock, rights), `Invalid` (no such
     resource, or a malformed request) or `Unavailable` (no answer, overloaded).
 
     Args:

@@ -1,10 +1,10 @@
-"""Requests of obstore, which takes a fifth of boto3's time of the processor for one and leaves Python's lock alone.
+"""Requests of obstore, which takes a fifth of botocore's time of the processor for one and leaves Python's lock alone.
 
     read        the bytes of a small object, compared with the CRC-32 that lies beside it
     put         a small object, with its CRC-32 beside it, and its SHA-256 for the service, which compares it
 
-obstore sends each request once here; who asks repeats it. Its errors become those that boto3 raises for the same
-answer. What is for boto3 is `NotByObstore`, and nothing has come of it: a key that is no path (`a//b`, a tab), a bucket
+obstore sends each request once here; who asks repeats it. Its errors become those that botocore raises for the same
+answer. What is botocore's is `NotByObstore`; nothing has come of it: a key that is no path (`a//b`, a tab), a bucket
 of another region, a large object, whose limit depends on its size, and one without its CRC-32 beside it.
 """
 
@@ -58,11 +58,11 @@ _CODES = {"304": "PreconditionFailed", "409": "ConditionalRequestConflict", "412
 
 
 class NotByObstore(Exception):
-    """The request must be sent by boto3."""
+    """The request must be sent by botocore."""
 
 
 class NoAnswer(HTTPClientError):
-    """Of which boto3's own says that an exception was not handled."""
+    """Of which botocore's own says that an exception was not handled."""
 
     fmt = "{error}"
 
@@ -85,7 +85,7 @@ def open_bucket(
     limits: RequestLimits,
     certificates: bytes | None,
 ) -> S3Store:
-    """Sends no request yet. What boto3 finds in more places than obstore does is an argument.
+    """Sends no request yet. What botocore finds in more places than obstore does is an argument.
 
     Args:
         certificates: PEM, trusted beside those of the system"""
@@ -116,7 +116,7 @@ def checksum_of(body: bytes) -> str:
 
 
 def read(bucket: S3Store, key: str) -> bytes:
-    """The whole object. Raises what boto3 raises, or `NotByObstore`."""
+    """The whole object. Raises what botocore raises, or `NotByObstore`."""
     with answered("GetObject"):
         found = obstore.get(bucket, path_of(key))
         expected = found.attributes.get(CHECKSUM)
@@ -129,7 +129,7 @@ def read(bucket: S3Store, key: str) -> bytes:
 
 
 def put(bucket: S3Store, key: str, body: bytes, *, if_absent: bool) -> None:
-    """Raises what boto3 raises (`PreconditionFailed`: the key is taken), or `NotByObstore`."""
+    """Raises what botocore raises (`PreconditionFailed`: the key is taken), or `NotByObstore`."""
     if len(body) > REQUEST_BYTES_MAX:
         raise NotByObstore
     with answered("PutObject"):
@@ -152,7 +152,7 @@ def path_of(key: str) -> str:
 
 @contextmanager
 def answered(operation: str) -> Iterator[None]:
-    """While the context is open, an error of obstore becomes boto3's error for the same answer, or `NotByObstore`."""
+    """While the context is open, an error of obstore becomes botocore's for the same answer, or `NotByObstore`."""
     try:
         yield
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Ranges of objects on S3, read by obstore, or by boto3 what obstore cannot read (`storage/aws/native.py`).
+"""Ranges of objects on S3, read by obstore, or by botocore what obstore cannot read (`storage/aws/native.py`).
 
 Each request is sent once: `storage/repeated_ranges.py` repeats it, depending on the answer.
 """
@@ -75,7 +75,7 @@ class S3Ranges:
             try:
                 return self._get_by_obstore(bucket, key, options)
             except NotByObstore:
-                return self._get_by_boto3(bucket, key, options)
+                return self._get_by_botocore(bucket, key, options)
         except (BotoCoreError, ClientError, HTTPError) as error:
             failure = _failure(error, uri)
             if isinstance(failure, Denied):
@@ -89,7 +89,7 @@ class S3Ranges:
             modified_at_ms = int(meta["last_modified"].timestamp() * 1000)
             return Tail(meta["size"], meta["e_tag"], modified_at_ms, memoryview(found.bytes()))
 
-    def _get_by_boto3(self, bucket: str, key: str, options: GetOptions) -> Tail:
+    def _get_by_botocore(self, bucket: str, key: str, options: GetOptions) -> Tail:
         asked: GetObjectRequestTypeDef = {"Bucket": bucket, "Key": key}
         match options.get("range"):
             case (int(start), int(end)):
@@ -101,7 +101,7 @@ class S3Ranges:
         version = options.get("if_match")
         if version is not None:
             asked["IfMatch"] = version
-        found, body = self._clients.get_by_boto3(asked)
+        found, body = self._clients.get_by_botocore(asked)
         size = int(found.get("ContentRange", "").rpartition("/")[2] or found["ContentLength"])
         return Tail(size, found["ETag"], int(found["LastModified"].timestamp() * 1000), memoryview(body))
 

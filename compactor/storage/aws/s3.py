@@ -63,7 +63,7 @@ DELETED_AT_ONCE = 1_000
 """Objects that S3 deletes in one request, at most."""
 
 CREDENTIALS_SECONDS = 120.0
-"""Time for which obstore uses the same credentials. boto3 has newer ones by then, where they expire."""
+"""Time for which obstore uses the same credentials. botocore has newer ones by then, where they expire."""
 
 RENEW_SECONDS_MIN = 30.0
 """Least time between two renewals of clients whose credentials are refused."""
@@ -80,10 +80,10 @@ _UPLOAD = "?uploadId="
 
 
 class S3Clients:
-    """The clients of one S3 service, which send each request once: obstore's for small objects and ranges, boto3's for
+    """The clients of one S3 service, which send a request once: obstore's for small objects and ranges, botocore's for
     all else. Safe to share between threads and stores.
 
-    boto3 reads the credentials file once, when a client is opened. A client whose credentials were refused is opened
+    botocore reads the credentials file once, when a client is opened. A client whose credentials were refused is opened
     again, so that a corrected file needs no restart of this process.
     """
 
@@ -98,7 +98,7 @@ class S3Clients:
 
     @classmethod
     def open(cls, endpoint_url: str | None, region: str | None, limits: RequestLimits = LIMITS) -> S3Clients:
-        """boto3 finds the credentials in its usual places."""
+        """botocore finds the credentials in its usual places."""
         return cls(endpoint_url, region, limits)
 
     @property
@@ -118,20 +118,20 @@ class S3Clients:
             return bucket
 
     def get(self, bucket: str, key: str) -> bytes:
-        """The whole object, by one try. Raises what boto3 raises."""
+        """The whole object, by one try. Raises what botocore raises."""
         try:
             return native.read(self.bucket(bucket), key)
         except NotByObstore:
-            return self.get_by_boto3({"Bucket": bucket, "Key": key})[1]
+            return self.get_by_botocore({"Bucket": bucket, "Key": key})[1]
 
-    def get_by_boto3(
+    def get_by_botocore(
         self, request: type_defs.GetObjectRequestTypeDef
     ) -> tuple[type_defs.GetObjectOutputTypeDef, bytes]:
         found = self.once(lambda client: client.get_object(**request))
         return found, within(self.limits.seconds_for(found["ContentLength"]), request["Key"], found["Body"].read)
 
     def put(self, bucket: str, key: str, body: bytes, *, if_absent: bool = False) -> None:
-        """Writes the whole object, by one try. Raises what boto3 raises: `PreconditionFailed`, if the key is taken."""
+        """Writes the whole object, by one try. Raises botocore's errors: `PreconditionFailed`, if the key is taken."""
         try:
             native.put(self.bucket(bucket), key, body, if_absent=if_absent)
         except NotByObstore:
@@ -147,7 +147,7 @@ class S3Clients:
             self.once(lambda client: client.put_object(**request), len(body))
 
     def once(self, ask: Callable[[S3Client], AnswerT], size_bytes: int = 0) -> AnswerT:
-        """The answer to one request with a body of this size. Raises what boto3 raises."""
+        """The answer to one request with a body of this size. Raises what botocore raises."""
         client = self.client
         return within(self.limits.seconds_for(size_bytes), client.meta.endpoint_url, partial(ask, client))
 
@@ -156,12 +156,12 @@ class S3Clients:
         return self.until_answered(partial(self.once, ask, size_bytes), clock)
 
     def until_answered(self, ask: Callable[[], AnswerT], clock: Clock) -> AnswerT:
-        """The answer of the first try that gets one. Raises what boto3 raises at the last one."""
+        """The answer of the first try that gets one. Raises what botocore raises at the last one."""
         return Retry(REPEATS, self.limits.tries_max, self.limits.repeat_seconds_max).call(ask, clock, is_temporary)
 
     def _endpoint(self, bucket: str) -> Endpoint:
-        """Where boto3 sends requests for a bucket, which may follow from the environment. Asks nobody."""
-        # boto3 names no region in the address of an object, unless its bucket has a dot in its name.
+        """Where botocore sends requests for a bucket, which may follow from the environment. Asks nobody."""
+        # botocore names no region in the address of an object, unless its bucket has a dot in its name.
         own, regional = (
             urlsplit(self.client.generate_presigned_url("get_object", {"Bucket": name, "Key": "key"}))
             for name in (bucket, "bucket.of.region")
@@ -172,7 +172,7 @@ class S3Clients:
         return Endpoint(f"{regional.scheme}://{regional.netloc}{path}", names_bucket=False)
 
     def _credentials(self) -> ReadOnlyCredentials:
-        """The current ones. Raises `Denied` if boto3 finds none."""
+        """The current ones. Raises `Denied` if botocore finds none."""
         found = self._session.get_credentials()
         if found is None:
             raise Denied("S3 cannot be asked: no credentials are found; set AWS credentials for this process")
@@ -311,7 +311,7 @@ class S3Store:
                     "Key": self._full_key(key),
                     "Range": wanted,
                 }
-                return self.clients.until_answered(partial(self.clients.get_by_boto3, request), self._clock)[1]
+                return self.clients.until_answered(partial(self.clients.get_by_botocore, request), self._clock)[1]
             except ClientError as error:
                 if code_of(error) == "NoSuchKey":
                     raise Corrupt(f"{self._uri(key)} does not exist, but a log refers to it") from error
