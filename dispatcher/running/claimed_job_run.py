@@ -74,8 +74,6 @@ class ClaimedJobRun:
         self._listeners = listeners
         self._leases = leases
         self._lease_of: dict[str, Lease] = {}
-        self._watched: set[str] = set()
-        """Leases whose sessions have a thread here."""
         self._clock = clock
         self._sessions_taken = len(state.sessions)
         self._notified_entry_number = 0
@@ -144,26 +142,14 @@ class ClaimedJobRun:
     def starts(self, lease: Lease) -> None:
         """The sessions of this lease start."""
         self._lease_of |= dict.fromkeys(lease.session_ids, lease)
-        self._watched.add(lease.turn_id)
 
     def lease_of(self, session_id: str) -> Lease | None:
         return self._lease_of.get(session_id)
-
-    def needs(self, lease: Lease) -> bool:
-        """Whether sessions run under it. One that is retried out of a shared launch leaves the lease's others
-        running."""
-        sessions = self.newest.sessions
-        in_flight = any(each in sessions and sessions[each].in_flight is not None for each in lease.session_ids)
-        return in_flight or lease.turn_id in self._watched
 
     def in_flight(self, waiting: WaitingSession) -> InFlight | None:
         """The attempt to watch. What waits again after its bundle is not attached to that bundle again."""
         session = self.newest.sessions[waiting.session_id]
         return session.in_flight if session.bundle == waiting.bundle else None
-
-    def leaves(self, lease: Lease) -> None:
-        """The thread of its sessions ends; a job of theirs may run."""
-        self._watched.discard(lease.turn_id)
 
     def ends(self, lease: Lease) -> None:
         """No session of this lease runs any more."""

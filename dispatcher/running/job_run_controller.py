@@ -396,7 +396,7 @@ class JobRunController:
             self._pool.withhold(each.key for each in waiting)  # nothing is started until the pauses can be read
 
     def _is_launched(self, waiting: WaitingSession) -> bool:
-        return self._claimed[waiting.work].newest.sessions[waiting.session_id].in_flight is not None
+        return self._claimed[waiting.work].in_flight(waiting) is not None
 
     def _start_sessions(self) -> None:
         if not self._claiming.has_listed:

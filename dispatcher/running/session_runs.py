@@ -64,7 +64,6 @@ class SessionRuns:
         finally:
             for each in unit:
                 self._metrics.session_left(each.work.text, each.session_id)
-            claimed.leaves(lease)
             if not left_running and not isinstance(failure, Fenced | Unavailable | Conflict):
                 claimed.ends(lease)  # no session of it may run any more
 

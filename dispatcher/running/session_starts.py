@@ -119,7 +119,7 @@ class SessionStarts:
             plan = sessions[unit[0].session_id].plan
             request = LeaseRequest(job_run.mark, request.streams, plan.cluster if plan is not None else None)
         for lease in self._leases.of(job_run.work):
-            if not request.streams.keys().isdisjoint(lease.session_ids) and not job_run.needs(lease):
+            if not request.streams.keys().isdisjoint(lease.session_ids) and not self._is_needed(lease, job_run):
                 self._leases.end(lease)
         answer = self._leases.take(request, markers, self._states())
         self._hold_back(unit, job_run, answer)
@@ -127,6 +127,14 @@ class SessionStarts:
             granted = tuple(each for each in unit if each.session_id in answer.lease.session_ids)
             self._begin(granted, job_run, answer.lease, run)
         return None
+
+    def _is_needed(self, lease: Lease, job_run: ClaimedJobRun) -> bool:
+        """Whether sessions run under it. One that is retried out of a shared launch leaves the lease's others
+        running."""
+        work = job_run.work
+        waiting = [each for each in self._pool.waiting if each.work == work and each.session_id in lease.session_ids]
+        is_watched = any(self._pool.runs(work, session_id) for session_id in lease.session_ids)
+        return is_watched or any(job_run.in_flight(each) is not None for each in waiting)
 
     def _states(self) -> dict[WorkId, JobRunState]:
         return {work: claimed.newest for work, claimed in self._claimed.items()}

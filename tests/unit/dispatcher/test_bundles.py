@@ -22,7 +22,7 @@ from dispatcher.records.job_run_log import CancelRequested, JobRunClaimed, JobRu
 from dispatcher.records.metrics_samples import COST, EXPECTED_COST, SESSIONS_RUNNING
 from dispatcher.records.outcome import used_usd
 from dispatcher.records.sessions import SessionEnded
-from dispatcher.scheduling.lease_log import lease_log
+from dispatcher.scheduling.lease_log import LeaseTaken, lease_log
 from launcher.outcomes import Cancelled
 from launcher.poller import PollerSettings
 from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
@@ -353,6 +353,25 @@ def test_a_session_that_is_tried_again_leaves_the_lease_of_those_that_still_run(
     desk.run()
     succeeded(desk, job_run_id, 3)
     assert sorted(launches(desk), key=len)[-1] == "bundle"
+
+
+def test_a_lease_of_a_lost_claim_stops_nobody_once_the_bundle_that_ran_its_sessions_has_crashed(desk: Desk) -> None:
+    """A dispatcher took it when it had lost its claim already. Two of the sessions had not begun, so that the log has
+    them in flight."""
+    held = threading.Event()
+    desk.cluster.members = lambda member: Stalls() if member.attempt == 1 else Succeeds(held)
+    desk.append_days(DAYS, 3)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.tick_until(lambda: all(each.in_flight for each in desk.job_run(job_run_id).sessions.values()))
+    (lease,) = lease_log(desk.state, desk.clock).load().state.turns.values()
+    late = lease.model_copy(update={"turn_id": "late", "owner": "gone", "epoch": 0})
+    lease_log(desk.state, desk.clock).append(lambda _: [LeaseTaken(turn=late)])
+    ahead = desk.accept(source_table_id=DAYS, job_run_id="ahead", priority=1)
+    held.set()
+    desk.run()
+    succeeded(desk, ahead, 3)
+    assert desk.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
+    assert not lease_log(desk.state, desk.clock).load().state.turns
 
 
 def test_members_that_find_a_service_away_are_tried_again_together(desk: Desk) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from compactor.events.types import Severity
+from compactor.planning.bundle_plan import BundleBounds, BundleMember
 from dispatcher.operations.status import view_job_run
 from dispatcher.records.job_run_log import CancelRequested, JobRunStatus
 from dispatcher.records.keys import PausedObject
@@ -23,6 +24,7 @@ from tests.fakes.moving_clock import MovingClock
 from tests.fakes.small_cluster import Crashes, Succeeds
 
 EVERYTHING = PausedObject("everything")
+DAYS = "ACME.DAYS.V1"
 OF_TABLE = PausedObject("tables", TABLE)
 LOOKS_AT_ONCE = JobRunControllerSettings(
     tick_seconds=0.01, sweep_seconds=0.0, requeue_seconds=0.01, pause_look_seconds=0.0
@@ -176,6 +178,32 @@ def test_the_next_attempt_of_a_session_that_failed_waits(desk: Desk) -> None:
     assert len(desk.cluster.launched) == 1
     desk.records.pauses.resume(of_run("run"))
     desk.run()
+    assert desk.job_run("run").status is JobRunStatus.SUCCEEDED
+
+
+def test_sessions_that_shared_a_launch_and_had_not_begun_wait(tmp_path: Path) -> None:
+    """The job-run log has them in flight until they are launched again."""
+    desk = Desk(tmp_path, settings=LOOKS_AT_ONCE, bundles=BundleBounds())
+    desk.append_days(DAYS, 3)
+    held = threading.Event()
+
+    def behaves(member: BundleMember) -> Crashes | Succeeds:
+        if member.attempt > 1 or len(desk.cluster.launched) > 1:
+            return Succeeds()
+        held.wait()
+        return Crashes()
+
+    desk.cluster.members = behaves
+    desk.accept(job_run_id="run", source_table_id=DAYS)
+    desk.tick_until(lambda: desk.job_run("run").status is JobRunStatus.RUNNING)
+    desk.records.pauses.pause(EVERYTHING, "look at it first")
+    held.set()
+    desk.tick_until(lambda: desk.job_run("run").paused is not None)
+    ticks(desk)
+    assert len(desk.cluster.launched) == 1
+    desk.records.pauses.resume(EVERYTHING)
+    desk.run()
+    desk.close()
     assert desk.job_run("run").status is JobRunStatus.SUCCEEDED
 
 
