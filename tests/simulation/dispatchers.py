@@ -710,7 +710,7 @@ class Node:
     def _loop(self, every: float, lease: Callable[[], None]) -> None:
         while True:
             lease()
-            self.world.scheduler.sleep(every * self.world.slowness() * self.world.chance.uniform(0.8, 1.2))
+            self.world.pause(every * self.world.pace.factor * self.world.chance.uniform(0.8, 1.2))
 
     def _tick(self) -> None:
         self.world.order.ticks(self.process)
@@ -919,9 +919,9 @@ class World:
         """From the beginning of an attempt to its commit."""
         return self.chance.uniform(*self.pace.session_seconds)
 
-    def slowness(self) -> float:
-        """The factor of the pauses of every loop."""
-        return self.pace.factor
+    def pause(self, seconds: float) -> None:
+        """Between two rounds of a loop."""
+        self.scheduler.sleep(seconds)
 
     def begins(self, member: MemberAtWork) -> None:
         """An attempt."""

@@ -35,6 +35,7 @@ from compactor.log import checkpoints
 from compactor.maintenance.garbage import find_garbage, paths_of_snapshot
 from compactor.model.errors import LithifyError, Unavailable
 from compactor.planning.cluster_plan import Cost
+from compactor.planning.due import Expected
 from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.planning.stream_figures import StreamFigures
 from compactor.planning.table_figures import read_figures
@@ -52,7 +53,7 @@ from dispatcher.records.job_run_log import JobRunAccepted, JobRunEnded
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.keys import LagMinute
 from launcher.outcomes import NothingToDo
-from launcher.plan import LackOfMemory
+from launcher.plan import LackOfMemory, Room
 from launcher.sizing.cluster_choice import ClusterRoom
 from tests.fakes.faulty_store import Stopped
 from tests.fakes.memory_queue import MemoryQueue
@@ -72,8 +73,11 @@ SETTLED_SECONDS = 4 * 3_600.0
 
 KEPT_RESULTS = 1_024
 
-IDLE = 10.0
-"""By so much longer are the pauses of dispatchers that have nothing to do."""
+IDLE_SECONDS = 86_400.0
+"""Between two rounds of a loop of a dispatcher that has nothing to do, if no message comes."""
+
+NOTICED_SECONDS = 300.0
+"""After which at the latest each of these loops goes on when one comes."""
 
 PACE = 15.0
 """By so much longer are their intervals than in a world of minutes."""
@@ -236,9 +240,11 @@ class KeptDispatchers(World):
         self._committed: dict[str, tuple[str, int]] = {}
         """By stream: the job run whose session was the last to commit, and up to which position."""
 
-    def slowness(self) -> float:
-        idle = not self.queue.messages_left() and not any(self.state.list("open_job_runs"))
-        return self.pace.factor * (IDLE if idle else 1.0)
+    def pause(self, seconds: float) -> None:
+        if self.queue.messages_left() or any(self.state.list("open_job_runs")):
+            self.scheduler.sleep(seconds)
+        else:
+            self.scheduler.rest(IDLE_SECONDS)
 
     def stand_still(self, seconds: float) -> None:
         for node in self._nodes:
@@ -416,6 +422,7 @@ class Keepers:
 
     def _arrive(self, body: str) -> None:
         self.world.queue.send(body)
+        self._scheduler.wake(lambda: self.chance.uniform(0.0, NOTICED_SECONDS))
 
     def check_decided(self, job_run_id: str) -> None:
         if self._made(job_run_id) is None:
@@ -484,7 +491,7 @@ class Keepers:
         chosen = self._policies[table_id].resolved
         if chosen.usd_per_day is None and chosen.max_usd is None:
             return True
-        cost, state = expected_cost(figures, ClusterRoom(), is_remote=False).usd or 0.0, self._state(table_id)
+        cost, state = _rounded_cost(figures, ClusterRoom(), is_remote=False).usd or 0.0, self._state(table_id)
         if state.open or (chosen.max_usd is not None and cost > chosen.max_usd):
             return False
         return chosen.usd_per_day is None or state.spent_usd(self.world.clock.now_ms()) + cost <= chosen.usd_per_day
@@ -589,13 +596,24 @@ _NO_SAMPLES = pa.table({"at_ms": pa.array([], pa.int64()), "lake": pa.array([], 
 def without_rows() -> None:
     """Files have no rows here, and no columns: where a file's schema is read, it is this one. Before the first seed.
 
-    Samples of the history have no rows either; what a checkpoint's piece holds, and a session's cost, is found once.
+    Samples of the history have no rows either; what a checkpoint's piece holds is found once, and the cost of sessions
+    of about the same size.
     """
     vars(pinning)["read_schema"] = lambda *_: pa.schema([("id", pa.int64())])
     vars(lag_board)["write_sample"] = _write_empty_sample
     vars(lag_samples)["_read"] = lambda store, key: _NO_SAMPLES if store.read(key) is not None else None
     vars(checkpoints)["parse_rows"] = lru_cache(KEPT_RESULTS)(checkpoints.parse_rows)
-    vars(table_keeper)["expected_cost"] = lru_cache(KEPT_RESULTS)(expected_cost)
+    vars(table_keeper)["expected_cost"] = _rounded_cost
+
+
+_cost = lru_cache(KEPT_RESULTS)(expected_cost)
+
+
+def _rounded_cost(figures: StreamFigures, room: Room, *, is_remote: bool) -> Expected:
+    """That of figures rounded up to powers of two, of which there are few."""
+    names = ("pending_deltas", "pending_rows", "pending_bytes", "files", "file_bytes", "rows", "dead_rows")
+    rounded = {name: 1 << (getattr(figures, name) - 1).bit_length() for name in names if getattr(figures, name)}
+    return _cost(StreamFigures(**rounded), room, is_remote=is_remote)
 
 
 def _write_empty_sample(store: ObjectStore, lake: str, at_ms: int, _: object) -> bool:

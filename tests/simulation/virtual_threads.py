@@ -41,6 +41,8 @@ class Task:
         self.process = process
         self.is_done = False
         self.failure: BaseException | None = None
+        self.turn = 0
+        """The number of its next turn: an earlier one that is still due has been replaced."""
         self._go = threading.Lock()
         self._go.acquire()
         self._scheduler = scheduler
@@ -79,6 +81,7 @@ class Scheduler:
         self._back = threading.Lock()
         self._back.acquire()
         self._tasks: list[Task] = []
+        self._resting: list[Task] = []
 
     def spawn(self, process: Process, run: Callable[[], None]) -> Task:
         task = Task(self, process, run)
@@ -99,6 +102,21 @@ class Scheduler:
         self._switch(task)
         self.check()
 
+    def rest(self, seconds: float) -> None:
+        """As `sleep`, until `wake`."""
+        task = self.current
+        assert task is not None
+        self._resting.append(task)
+        self.sleep(seconds)
+        if task in self._resting:
+            self._resting.remove(task)
+
+    def wake(self, within: Callable[[], float]) -> None:
+        """All threads that rest go on, each after so many seconds."""
+        resting, self._resting = self._resting, []
+        for task in resting:
+            self._put(self.now + within(), task)
+
     def check(self) -> None:
         """Raises `Killed`, or waits, if the running thread's process was killed or suspended."""
         task = self.current
@@ -118,7 +136,10 @@ class Scheduler:
         """Runs until `is_done`, which is checked at each interval `every`, or until the time is over."""
         checked_at = self.now
         while self._due and self._due[0][0] <= until:
-            self.now, _, due = heapq.heappop(self._due)
+            when, number, due = heapq.heappop(self._due)
+            if isinstance(due, Task) and due.turn != number:
+                continue
+            self.now = when
             if isinstance(due, Task):
                 self._resume(due)
             else:
@@ -137,7 +158,10 @@ class Scheduler:
                 self._resume(task)
 
     def _put(self, when: float, due: Task | Callable[[], None]) -> None:
-        heapq.heappush(self._due, (when, next(self._numbers), due))
+        number = next(self._numbers)
+        if isinstance(due, Task):
+            due.turn = number
+        heapq.heappush(self._due, (when, number, due))
 
     def _switch(self, task: Task) -> None:
         self.current = None
