@@ -153,6 +153,12 @@ class _Candidate:
     cost: Cost
 
     @property
+    def usd_on_demand(self) -> float:
+        """If no node was on Spot: what limits on money count, if it does not grow."""
+        dearer = self.instance.usd_hour() - self.instance.usd_hour(spot=True)
+        return self.cost.total_usd + self.nodes_paid.spot * dearer * self.cost.seconds / 3600
+
+    @property
     def rank(self) -> tuple[float, float, int, str]:
         """The cheapest first; among equals the fastest, then the smallest."""
         return (self.cost.total_usd, self.seconds, self.nodes, self.instance.name)
@@ -244,9 +250,9 @@ class _Choice:
             raise self._fits_no_cluster(short)
         affordable = [each for each in candidates if self._is_affordable(each)]
         if not affordable:
-            cheapest = min(candidates, key=lambda each: each.rank)
+            cheapest = min(candidates, key=lambda each: (each.usd_on_demand, each.rank))
             raise Invalid(
-                f"the session is expected to cost ${cheapest.cost.total_usd:,.4f} at least, on "
+                f"the session is expected to cost ${cheapest.usd_on_demand:,.4f} at least, on "
                 f"{cheapest.nodes} x {cheapest.instance.name}, and may cost ${usd_max or 0:,.4f} by the limits on "
                 "money: allow more"
             )
@@ -331,7 +337,7 @@ class _Choice:
 
     def _is_affordable(self, each: _Candidate) -> bool:
         usd_max = self.room.limits.usd_max
-        return usd_max is None or each.cost.total_usd <= usd_max
+        return usd_max is None or each.usd_on_demand <= usd_max
 
     def _is_in_time(self, expected_sla: float) -> bool:
         return self.desired_sla is None or expected_sla <= self.desired_sla.left_seconds
@@ -423,8 +429,8 @@ class _Choice:
         )
 
     def _growth(self, chosen: _Candidate, volume_gib_per_node: int, driver: _DriverMemory) -> tuple[int, float]:
-        """The most nodes that it may grow to, and their cost an hour, the further ones on demand: no more than what the
-        session may cost pays for all of its expected time."""
+        """The most nodes that it may grow to, and their cost an hour: no more than what the session may cost pays for
+        all of its expected time. All count as on demand: one on Spot may cost as much, and a fleet may replace it."""
         usd_max = self.room.limits.usd_max
         paid, cost = chosen.nodes_paid, chosen.cost
         start_usd_hour = self._rates(paid, driver).usd_hour
@@ -433,7 +439,8 @@ class _Choice:
             further = nodes - chosen.nodes
             grown = replace(
                 paid,
-                on_demand=paid.on_demand + further,
+                on_demand=nodes,
+                spot=0,
                 volume_gib=paid.volume_gib + further * volume_gib_per_node,
             )
             usd_hour = self._rates(grown, driver).usd_hour
@@ -447,7 +454,7 @@ class _Choice:
         spot = f", {plan.spot_nodes} of them on Spot" if plan.spot_nodes else ""
         of = f"{counted(plan.tasks, 'core')}, {plan.task_memory_bytes / _GIB:.1f} GiB for a task{spot}"
         growth = _growth_phrase(plan)
-        if plan.nodes_max > plan.nodes:
+        if plan.nodes_max > plan.nodes or plan.spot_nodes:
             growth += f", which limits on money count as ${plan.usd_charged:,.4f}"
         return (
             f"cluster: {nodes}, {of}: {self._why(plan)}",

@@ -400,3 +400,22 @@ def test_limits_on_money_count_the_nodes_that_may_run() -> None:
     instances = plan.cost.total_usd - plan.cost.requests_usd - plan.cost.storage_usd
     assert plan.cost.total_usd + 0.8 * instances < plan.usd_charged < plan.cost.total_usd + instances
     assert plan.usd_hour_charged > 1.8 * plan.rates.usd_hour
+
+
+def test_limits_on_money_count_nodes_on_spot_as_on_demand() -> None:
+    """A fleet replaces those that it does not get by nodes on demand, and Spot may cost as much."""
+    size = SessionSize(0, 10**8, 75 * 10**8, 0, None)
+    types = [BUILT_IN.instance_type(name) for name in ("r5.xlarge", "r5.2xlarge")]
+    on_spot = tuple(each.model_copy(update={"spot_usd_hour": 0.01}) for each in types)
+    limits = ClusterLimits(spot_share=0.5, nodes_min=4, nodes_max=4)
+    room = ClusterRoom(limits, BUILT_IN.model_copy(update={"instance_types": on_spot}))
+    plan = choose_cluster(size, room, None).plan
+    assert (plan.nodes_max, plan.spot_nodes) == (4, 2)
+    dearer = 2 * (BUILT_IN.instance_type(plan.instance_type).usd_hour() - 0.01)
+    assert plan.usd_hour_charged == pytest.approx(plan.rates.usd_hour + dearer)
+    assert plan.usd_charged == pytest.approx(plan.cost.total_usd + dearer * plan.cost.seconds / 3_600)
+    within = replace(room, limits=replace(limits, usd_max=plan.usd_charged + 0.001))
+    assert choose_cluster(size, within, None).plan == plan
+    between = (plan.cost.total_usd + plan.usd_charged) / 2
+    with pytest.raises(Invalid, match=f"at least, on 4 x .*, and may cost .{between:.4f}"):
+        choose_cluster(size, replace(room, limits=replace(limits, usd_max=between)), None)
