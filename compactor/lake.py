@@ -211,10 +211,11 @@ class Table(tables.Table):
             as_of: a time: a datetime (UTC if it has no zone), ISO 8601 text, or epoch ms; for one partition (or a table
                 without partition keys) also an entry number of its log. Raises `Invalid` if the table, or the one
                 partition, was not there yet"""
-        from compactor.reading.scan import ScanRequest, open_scan, refuse_before
+        from compactor.reading.scan import ScanRequest, open_scan, partitions_of_table, refuse_before
 
-        listed = self.partitions if as_of is None else self.partitions_even_dropped
-        partitions = [partition] if partition is not None else listed()
+        partitions: Sequence[PartitionValues] = [partition] if partition is not None else []
+        if partition is None:
+            partitions = partitions_of_table(self._store, self, even_dropped=as_of is not None)
         request = ScanRequest(
             self._store, self.table_id, self.partition_keys, columns, filter, as_of, view, partition is None
         )

@@ -42,6 +42,10 @@ class TableFolder(Key, template="tables/{table_id}"):
         return f"{self.key}/streams"
 
     @property
+    def data(self) -> str:
+        return f"{self.key}/data"
+
+    @property
     def news(self) -> str:
         return f"{self.key}/news"
 

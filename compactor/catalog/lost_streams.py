@@ -80,7 +80,7 @@ def refuse_lost(store: ObjectStore, folder: TableFolder) -> None:
 def streams_without_log(store: ObjectStore, folder: TableFolder) -> Iterator[tuple[str, str]]:
     """The partitions, encoded, that have no log, and of which a compaction has read deltas: each with a sentence. Lists
     each folder without a log."""
-    root, data = store.location.root_uri, f"{folder.key}/data"
+    root, data = store.location.root_uri, folder.data
     names = [encode_partition(each) for each in decoded_names(store, f"{data}/", decode_partition)]
     with_log = set(encoded_names(store, f"{folder.streams}/"))  # listed later: its files come before a stream's log
     for name in names:
@@ -101,7 +101,7 @@ def _has_stream(store: ObjectStore, folder: TableFolder) -> bool:
 
 def _deltas_with_compacted(store: ObjectStore, folder: TableFolder) -> str | None:
     """A folder with delta files of a table that has compacted ones too; None: the first partitions have none."""
-    data = f"{folder.key}/data/"
+    data = f"{folder.data}/"
     for name in islice(encoded_names(store, data), PARTITIONS_LOOKED_AT):
         parts = set(store.list_folders(f"{data}{name}/"))
         if _has_deltas_and_compacted(parts) or (

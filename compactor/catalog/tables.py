@@ -50,7 +50,7 @@ from compactor.model.names import (
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import decode, decode_partition
 from compactor.storage.location import StoreLocation, key_bytes_max
-from compactor.storage.object_store import ObjectStore, decoded_names
+from compactor.storage.object_store import ObjectStore, decoded, decoded_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -434,28 +434,32 @@ class Table:
 
     def partitions(self) -> list[dict[str, str]]:
         """The partitions that have a stream, in the order of their values, without dropped ones."""
-        return sorted(self._listed(), key=lambda partition: tuple(partition.values()))
+        return _in_order(self._listed())
 
     def partitions_even_dropped(self) -> list[dict[str, str]]:
         """The partitions that have or had a stream, in the order of their values."""
-        ours = (each for each in self._with_log() if tuple(each) == self.partition_keys)
-        return sorted(ours, key=lambda partition: tuple(partition.values()))
+        return _in_order(self._with_log())
+
+    def partitions_named(self, names: Iterable[str]) -> list[dict[str, str]]:
+        """The partitions of these names, which are encoded, in the order of their values. A dropped table of this id
+        may have had other keys: its partitions are left out."""
+        return _in_order(each for each in decoded(names, decode_partition) if tuple(each) == self.partition_keys)
 
     def dropped_partitions(self) -> list[dict[str, str]]:
         """The partitions that were dropped, and were not written since."""
         return [dict(each) for each in sorted(dropped_partitions(self._store, self.table_id))]
 
     def _listed(self) -> Iterator[dict[str, str]]:
-        """Listed as the caller takes them, without dropped partitions and those of a dropped table with other keys."""
+        """Listed as the caller takes them, without dropped partitions."""
         dropped = dropped_partitions(self._store, self.table_id)
-        for partition in self._with_log():
-            if tuple(partition) == self.partition_keys and tuple(partition.items()) not in dropped:
-                yield partition
+        return (each for each in self._with_log() if tuple(each.items()) not in dropped)
 
     def _with_log(self) -> Iterator[dict[str, str]]:
+        """Without partitions of a dropped table of this id with other keys."""
         partition = None
         for partition in decoded_names(self._store, f"{self._folder.streams}/", decode_partition):
-            yield partition
+            if tuple(partition) == self.partition_keys:
+                yield partition
         if partition is None:
             refuse_lost(self._store, self._folder)
 
@@ -463,7 +467,7 @@ class Table:
         """The partitions that may have something to compact into this table; None: the table has no news hints."""
         if not self.properties.news_hints:
             return None
-        return sorted(partitions_with_news(self._store, self.table_id), key=lambda each: tuple(each.values()))
+        return _in_order(partitions_with_news(self._store, self.table_id))
 
     def each_partition(self, *, with_news: bool) -> Iterator[dict[str, str]]:
         """The partitions, in the order of the store: all, or, if the table has news hints, those that may have
@@ -607,3 +611,7 @@ def _refuse_dropped(definition: TableDefinition) -> None:
 
 def _like(table_id: str, table: Table) -> TableDefinition:
     return define_table(table_id, table.partition_keys, None, table.properties.of_a_copy())
+
+
+def _in_order(partitions: Iterable[dict[str, str]]) -> list[dict[str, str]]:
+    return sorted(partitions, key=lambda partition: tuple(partition.values()))

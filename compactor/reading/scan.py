@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from compactor.catalog.keys import TableFolder
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.stream_schema import nanosecond_columns, times_out_of_range
 from compactor.model.errors import Invalid, refuse_if
@@ -38,10 +39,12 @@ from compactor.reading.pieces import ReadColumns, ScanFile, plan_pieces, readers
 from compactor.schemas.open_types import open_schema
 from compactor.schemas.unify import parse_schema, unify_schemas
 from compactor.storage.concurrently import run_concurrently
+from compactor.storage.keys import encode_partition
 from compactor.storage.location import StoreLocation
-from compactor.storage.object_store import ObjectStore
+from compactor.storage.object_store import ObjectStore, encoded_names
 
 if TYPE_CHECKING:
+    from compactor.catalog.tables import Table
     from compactor.reading.merge_on_read import MergedStream
 
 THREADED_BYTES_MIN = 1024 * 1024
@@ -154,6 +157,23 @@ class Scan:
                 piece.forget()
 
 
+def partitions_of_table(store: ObjectStore, table: Table, *, even_dropped: bool) -> list[dict[str, str]]:
+    """The partitions of a read that names none, in order. Raises `Corrupt` for one that lost its log: its rows would
+    be left out without a word."""
+    folder = TableFolder(table.table_id)
+    listings: list[Callable[[], Iterable[str]]] = [
+        lambda: encoded_names(store, f"{folder.streams}/"),
+        lambda: encoded_names(store, f"{folder.data}/", even_empty=True) if table.partition_keys else (),
+        lambda: () if even_dropped else map(encode_partition, table.dropped_partitions()),
+    ]
+    with_log, with_files, hidden = run_concurrently(store.location, lambda listing: set(listing()), listings)
+    if not with_log:
+        return table.partitions_even_dropped()  # none, or it says what shows that there were some
+    without_log = table.partitions_named(with_files - with_log)
+    run_concurrently(store.location, lambda each: table.stream(each).load(), without_log)
+    return table.partitions_named(with_log - hidden)
+
+
 def open_scan(
     location: StoreLocation,
     stream_of: Callable[[PartitionValues], PartitionStream],
@@ -169,7 +189,7 @@ def open_scan(
         raise Invalid('filter is not a PyArrow expression: write, for example, pyarrow.dataset.field("a") > 5')
     if request.view not in get_args(View):
         raise Invalid(f"there is no view {request.view!r} of a table: use 'compacted' or 'merged'")
-    sample = _sample([stream_of(each) for each in partitions[:STREAMS_SAMPLED]], declared, request)
+    sample = _sample((stream_of(each) for each in _to_sample(partitions, request)), declared, request)
     wanted = partitions if sample is None else sample.selected(partitions)
     if request.view == "merged":
         parts = _pin_merged([stream_of(each) for each in wanted], request, sample)
@@ -206,7 +226,16 @@ class _Sample:
         return selected_partitions(partitions, keys, self.schema, self.row_filter)
 
 
-def _sample(streams: Sequence[PartitionStream], declared: pa.Schema | None, request: ScanRequest) -> _Sample | None:
+def _to_sample(partitions: Sequence[PartitionValues], request: ScanRequest) -> Iterator[PartitionValues]:
+    """Most files have no columns of their partition keys, which are text then: those that pass the filter come next."""
+    yield from partitions[:STREAMS_SAMPLED]
+    text = pa.schema([(key, pa.string()) for key in request.partition_keys])
+    with suppress(Invalid):  # the filter has other columns, or other types
+        selected = selected_partitions(partitions, request.partition_keys, text, request.row_filter)
+        yield from selected[:STREAMS_SAMPLED]
+
+
+def _sample(streams: Iterable[PartitionStream], declared: pa.Schema | None, request: ScanRequest) -> _Sample | None:
     """None: no partition can be excluded before its log is read. The scan knows all columns, and raises errors."""
     if request.row_filter is None or request.names_one_stream:
         return None

@@ -104,18 +104,17 @@ class LocalStore:
             self._refuse_links_to(top)
             yield from _walk(top, f"{folder}/" if folder else "", prefix, start_after)
 
-    def list_folders(self, prefix: str) -> Iterator[str]:
+    def list_folders(self, prefix: str, *, even_empty: bool = False) -> Iterator[str]:
         top = self._root / prefix
         with _translated(top):
             found, above = None, f"{top}/"
-            for name, is_folder in _children(top, at_root=not prefix, follows_links=True):
-                if not is_folder:
-                    continue
+            names = (name for name in _children(top, at_root=not prefix, follows_links=True) if name.endswith("/"))
+            for name in names:
                 # A folder without files remains after a delete or a stopped writer. It has no key, so it is not listed.
                 # Folders beside each other are mostly alike: what one has is looked for in the next one first.
-                if found is None or not _is_file(above + name, found):
+                if not even_empty and (found is None or not _is_file(above + name, found)):
                     found = _first_file(above + name)
-                if found is not None:
+                if even_empty or found is not None:
                     yield name.removesuffix("/")
 
     def delete(self, key: str) -> None:
@@ -137,10 +136,10 @@ class LocalStore:
     def unfinished(self) -> Iterator[UnfinishedWrite]:
         folder = self._root / WRITING_FOLDER
         with _translated(folder):
-            for name, is_folder in _children(folder, at_root=False):
+            for name in _children(folder, at_root=False):
                 with suppress(FileNotFoundError):  # ended while we listed
                     status = (folder / name).lstat()
-                    if not is_folder:
+                    if not name.endswith("/"):
                         modified_at_ms = status.st_mtime_ns // 1_000_000
                         yield UnfinishedWrite(f"{WRITING_FOLDER}/{name}", status.st_size, modified_at_ms)
 
@@ -255,23 +254,22 @@ def _is_file(folder: str, path: str) -> bool:
         return False
 
 
-def _children(folder: Path, *, at_root: bool, follows_links: bool = False) -> list[tuple[str, bool]]:
-    """Names in a folder and whether each is a folder itself, in the order of the keys below them (`a-` before `a/`)."""
+def _children(folder: Path, *, at_root: bool, follows_links: bool = False) -> list[str]:
+    """Names in a folder, those of folders with a `/`, in the order of the keys below them (`a-` before `a/`)."""
     try:
         with os.scandir(folder) as entries:
             found = [
-                (entry.name + "/", True) if entry.is_dir(follow_symlinks=follows_links) else (entry.name, False)
-                for entry in entries
+                f"{entry.name}/" if entry.is_dir(follow_symlinks=follows_links) else entry.name for entry in entries
             ]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(child for child in found if not (at_root and child[0] == WRITING_FOLDER + "/"))
+    return sorted(name for name in found if not (at_root and name == f"{WRITING_FOLDER}/"))
 
 
 def _walk(folder: Path, folder_key: str, prefix: str, start_after: str | None) -> Iterator[ObjectEntry]:
-    for name, is_folder in _children(folder, at_root=not folder_key):
+    for name in _children(folder, at_root=not folder_key):
         key = folder_key + name
-        if is_folder:
+        if name.endswith("/"):
             may_match = key.startswith(prefix) or prefix.startswith(key)
             all_before = start_after is not None and start_after > key and not start_after.startswith(key)
             if may_match and not all_before:

@@ -5,7 +5,7 @@ Data files go through PyArrow filesystems (`compactor/tabular/`), opened from th
 a plain value that is sent to Spark executors; it never holds credentials, which each process finds by itself.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -66,9 +66,12 @@ class ObjectStore(Protocol):
 
         Across folders the order is the service's: S3 compares whole keys, a file system compares part by part."""
 
-    def list_folders(self, prefix: str) -> Iterator[str]:
+    def list_folders(self, prefix: str, *, even_empty: bool = False) -> Iterator[str]:
         """The folders directly under the folder `prefix` (which ends with `/` or is empty): the next path part of every
-        longer key, each once, in order. A folder may be listed for a while after its last object was deleted."""
+        longer key, each once, in order. A folder may be listed for a while after its last object was deleted.
+
+        Args:
+            even_empty: any folder without objects may be listed too; in a file system that is faster"""
 
     def delete(self, key: str) -> None:
         """Remove the object; a missing one is not an error."""
@@ -94,20 +97,25 @@ def check_key(key: str) -> None:
 NameT = TypeVar("NameT")
 
 
-def encoded_names(store: ObjectStore, prefix: str) -> Iterator[str]:
-    """The encoded folder names below a prefix; a name that spans several path parts is joined again."""
-    for part in store.list_folders(prefix):
+def encoded_names(store: ObjectStore, prefix: str, *, even_empty: bool = False) -> Iterator[str]:
+    """The encoded folder names below a prefix; a name that spans several path parts is joined again. `even_empty`: as
+    `ObjectStore.list_folders`."""
+    for part in store.list_folders(prefix, even_empty=even_empty):
         if continues(part):
-            yield from (f"{part}/{rest}" for rest in encoded_names(store, f"{prefix}{part}/"))
+            yield from (f"{part}/{rest}" for rest in encoded_names(store, f"{prefix}{part}/", even_empty=even_empty))
         else:
             yield part
 
 
 def decoded_names(store: ObjectStore, prefix: str, decode: Callable[[str], NameT]) -> Iterator[NameT]:
-    """The decoded names below a prefix. Folders whose names cannot be decoded are others': they are skipped."""
-    for name in encoded_names(store, prefix):
+    """The decoded names below a prefix."""
+    return decoded(encoded_names(store, prefix), decode)
+
+
+def decoded(names: Iterable[str], decode: Callable[[str], NameT]) -> Iterator[NameT]:
+    """Folders whose names cannot be decoded are others': they are skipped."""
+    for name in names:
         try:
-            decoded = decode(name)
+            yield decode(name)
         except Invalid:
             continue
-        yield decoded

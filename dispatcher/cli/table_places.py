@@ -115,12 +115,15 @@ def partitions_of(table: Table, pairs: Sequence[str] | None) -> list[dict[str, s
 
 def partitions_even_dropped(lake: DeltaCatalog, table_id: str, pairs: Sequence[str] | None) -> list[dict[str, str]]:
     """The named partition of a table, or all; all of it may be dropped. Raises `Invalid` if there is none."""
+    from compactor.reading.scan import partitions_of_table
+
     table = lake.table_even_dropped(table_id)
-    existing = table.partitions_even_dropped()
-    if not pairs and existing:
+    if not pairs and (existing := partitions_of_table(lake.store, table, even_dropped=True)):
         return existing
-    partition = table.stream(parse_partition(pairs)).partition
+    stream = table.stream(parse_partition(pairs))
+    partition, existing = stream.partition, table.partitions_even_dropped()
     if partition not in existing:
+        stream.load()  # `Corrupt` if it lost its log
         raise Invalid(no_such_partition(table_id, partition, existing))
     return [partition]
 

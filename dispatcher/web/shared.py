@@ -136,8 +136,10 @@ class CountedStore:
     def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectEntry]:
         return iter(()) if self._is_too_long(prefix) else self._paged(self._store.list(prefix, start_after))
 
-    def list_folders(self, prefix: str) -> Iterator[str]:
-        return iter(()) if self._is_too_long(prefix) else self._paged(self._store.list_folders(prefix))
+    def list_folders(self, prefix: str, *, even_empty: bool = False) -> Iterator[str]:
+        if self._is_too_long(prefix):
+            return iter(())
+        return self._paged(self._store.list_folders(prefix, even_empty=even_empty))
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise Denied("the page only reads")

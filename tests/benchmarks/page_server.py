@@ -52,9 +52,9 @@ class FarStore(LocalStore):
         self._travel()
         return super().list(prefix, start_after)
 
-    def list_folders(self, prefix: str) -> Iterator[str]:
+    def list_folders(self, prefix: str, *, even_empty: bool = False) -> Iterator[str]:
         self._travel()
-        return super().list_folders(prefix)
+        return super().list_folders(prefix, even_empty=even_empty)
 
     @classmethod
     def _travel(cls) -> None:

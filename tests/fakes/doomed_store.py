@@ -74,9 +74,9 @@ class DoomedStore:
         self._refuse_if_over()
         return self._store.list(prefix, start_after)
 
-    def list_folders(self, prefix: str) -> Iterator[str]:
+    def list_folders(self, prefix: str, *, even_empty: bool = False) -> Iterator[str]:
         self._refuse_if_over()
-        return self._store.list_folders(prefix)
+        return self._store.list_folders(prefix, even_empty=even_empty)
 
     def delete(self, key: str) -> None:
         self._refuse_if_over()

@@ -103,8 +103,8 @@ class FaultyStore:
                 self._ask("list", prefix, lambda: None)
             yield entry
 
-    def list_folders(self, prefix: str) -> Iterator[str]:
-        return self._ask("list_folders", prefix, lambda: self._store.list_folders(prefix))
+    def list_folders(self, prefix: str, *, even_empty: bool = False) -> Iterator[str]:
+        return self._ask("list_folders", prefix, lambda: self._store.list_folders(prefix, even_empty=even_empty))
 
     def delete(self, key: str) -> None:
         self._ask("delete", key, lambda: self._store.delete(key))

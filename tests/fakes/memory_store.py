@@ -73,7 +73,7 @@ class MemoryStore:
             if start_after is None or key > start_after:
                 yield ObjectEntry(key, len(body), modified_at_ms)
 
-    def list_folders(self, prefix: str) -> Iterator[str]:
+    def list_folders(self, prefix: str, *, even_empty: bool = False) -> Iterator[str]:
         with self._lock:
             keys = self._keys_in_order()
             place, folders = bisect_left(keys, prefix), dict[str, None]()

@@ -246,9 +246,9 @@ class NodeStore:
         self._world.request(self._process)
         return iter(list(self._world.state.list(prefix, start_after)))
 
-    def list_folders(self, prefix: str) -> Iterator[str]:
+    def list_folders(self, prefix: str, *, even_empty: bool = False) -> Iterator[str]:
         self._world.request(self._process)
-        return iter(list(self._world.state.list_folders(prefix)))
+        return iter(list(self._world.state.list_folders(prefix, even_empty=even_empty)))
 
     def unfinished(self) -> Iterator[object]:
         return iter(())

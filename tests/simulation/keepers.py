@@ -153,9 +153,9 @@ class KeepersStore:
         self._world.may_be_away()
         return self._store.list(prefix, start_after)
 
-    def list_folders(self, prefix: str) -> Iterator[str]:
+    def list_folders(self, prefix: str, *, even_empty: bool = False) -> Iterator[str]:
         self._world.may_be_away()
-        return self._store.list_folders(prefix)
+        return self._store.list_folders(prefix, even_empty=even_empty)
 
     def delete(self, key: str) -> None:
         self._store.delete(key)

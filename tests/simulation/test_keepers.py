@@ -96,9 +96,9 @@ class TurnsStore:
         self._turn()
         return self._store.list(prefix, start_after)
 
-    def list_folders(self, prefix: str) -> Iterator[str]:
+    def list_folders(self, prefix: str, *, even_empty: bool = False) -> Iterator[str]:
         self._turn()
-        return self._store.list_folders(prefix)
+        return self._store.list_folders(prefix, even_empty=even_empty)
 
     def _turn(self) -> None:
         self._scheduler.sleep(self._chance.random())

@@ -332,7 +332,7 @@ class S3Store:
                         key = found["Key"].removeprefix(self._root)
                         yield ObjectEntry(key, found["Size"], modified_at_ms, found.get("ETag"))
 
-    def list_folders(self, prefix: str) -> Iterator[str]:
+    def list_folders(self, prefix: str, *, even_empty: bool = False) -> Iterator[str]:
         folder = self._root + prefix
         with self._translating(f"{self._uri(prefix)} cannot be listed"):
             for page in self._pages({"Bucket": self._bucket, "Prefix": folder, "Delimiter": "/"}):

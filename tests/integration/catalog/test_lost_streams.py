@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from compactor import DeltaCatalog, compact
@@ -14,6 +15,7 @@ from compactor.catalog.keys import DropMark, TableFolder
 from compactor.catalog.lost_streams import FirstStream
 from compactor.lake import Table
 from compactor.model.errors import Corrupt, Denied, Unavailable
+from tests.conftest import Command
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.unruly_engine import UnrulyEngine
@@ -81,9 +83,8 @@ def test_a_table_without_any_of_its_streams_is_corrupt_to_each_use_and_writes_no
     assert not (root / "tables" / ORDERS / "streams").exists()
 
 
-OF_PARTITIONS = {
-    name: use for name, use in USES.items() if name not in {"scan", "merged", "as_of", "partitions", "compact"}
-}
+OF_PARTITIONS = {name: use for name, use in USES.items() if name not in {"partitions", "compact"}}
+OF_PARTITIONS["filter"] = lambda table, _: table.scan(filter=pc.field("day") == "monday")
 
 
 @pytest.mark.parametrize("use", OF_PARTITIONS.values(), ids=OF_PARTITIONS)
@@ -102,8 +103,34 @@ def test_a_partition_without_its_log_is_corrupt_to_each_use_and_gets_no_second_o
     ):
         use(found, {"day": "monday"})
     assert not log.exists()
-    assert found.scan().count_rows() == 2
+    assert found.scan({"day": "tuesday"}).count_rows() == 2
     found.append({"day": "wednesday"}, ROWS)
+    run(DeltaCatalog.open(str(root)))
+    assert found.partitions() == [{"day": "tuesday"}, {"day": "wednesday"}]
+
+
+def test_a_scan_of_all_partitions_finds_a_lost_log_by_one_listing(lake: DeltaCatalog, clock: ManualClock) -> None:
+    days = lake.create_table(ORDERS, ["day"], primary_keys=["id"])
+    for day in ("monday", "tuesday"):
+        days.append({"day": day}, ROWS)
+    store = FaultyStore(lake.store)
+    found = DeltaCatalog(store, clock).table(ORDERS)
+    assert found.scan(view="merged").count_rows() == 4
+    assert store.count("list_folders", f"{ORDERS}/data/") == 1
+
+
+def test_no_proof_of_a_deleted_key_leaves_out_a_partition_without_its_log(
+    lake: DeltaCatalog, root: Path, command: Command
+) -> None:
+    orders = lake.create_table(ORDERS, ["day"], primary_keys=["id"])
+    for day in ("monday", "tuesday"):
+        orders.append({"day": day}, ROWS)
+    run(lake)
+    shutil.rmtree(root / "tables" / ORDERS / "streams" / "day=monday")
+    for of in ((), ("--partition", "day=monday")):
+        refused = command("privacy", "prove", ORDERS, "--key", "id=7", "--lake", str(root), *of)
+        assert refused.exit_code == 1
+        assert "data/day=monday/ shows that it had one" in " ".join(refused.err.split())
 
 
 def test_the_destination_of_a_compaction_is_not__without_its_streams(lake: DeltaCatalog, root: Path) -> None:
@@ -170,8 +197,8 @@ def test_first_entries_that_are_written_at_a_time_have_one_hint(lake: DeltaCatal
 class _AppendedMeanwhile(FaultyStore):
     """Another process appends the table's first delta after a reader has listed its streams."""
 
-    def list_folders(self, prefix: str) -> Iterator[str]:
-        found = list(super().list_folders(prefix))
+    def list_folders(self, prefix: str, *, even_empty: bool = False) -> Iterator[str]:
+        found = list(super().list_folders(prefix, even_empty=even_empty))
         if "/streams/" in prefix:
             DeltaCatalog.open(self.location.root_uri).table(ORDERS).append({}, ROWS, delta_id="meanwhile")
         return iter(found)
@@ -182,7 +209,7 @@ def test_a_first_stream_that_begins_after_streams_were_listed_is_not_lost(
 ) -> None:
     orders = lake.create_table(ORDERS, primary_keys=["id"])
     meanwhile = DeltaCatalog(_AppendedMeanwhile(lake.store), clock).table(ORDERS)
-    assert meanwhile.scan(view="merged").count_rows() == 0
+    assert meanwhile.partitions() == []
     assert orders.scan(view="merged").count_rows() == 2
 
 

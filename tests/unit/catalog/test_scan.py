@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.errors import Invalid
 from compactor.model.names import ContentType
+from compactor.reading.scan import STREAMS_SAMPLED
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
 from tests.fakes.faulty_store import FaultyStore
@@ -387,6 +388,19 @@ def test_of_partitions_that_a_filter_excludes_not_even_the_log_is_read(
     assert scan.schema.names == ["id", "day"]
     read = {key.split("day=")[1][:10] for _, key in store.requests if "day=" in key}
     assert read == {"1995-04-01", *days}
+
+
+def test_of_many_partitions_of_which_few_are_compacted_no_log_is_read_that_a_filter_excludes(
+    lake: DeltaCatalog, by_day: Table
+) -> None:
+    days = [f"1995-{month:02}-{day:02}" for month in range(1, 4) for day in range(1, 29)]
+    by_day.append_many([({"day": day}, ids(1), "upsert") for day in days])
+    compact_by_hand(by_day.stream({"day": days[50]}), [ids(1, 2)])
+    store = FaultyStore(lake.store)
+    far = DeltaCatalog(store, ManualClock()).table(by_day.table_id)
+    assert ids_of(far.scan(filter=pc.field("day") == days[50]).to_table()) == [1, 2]
+    read = {key.split("day=")[1][:10] for _, key in store.requests if "day=" in key}
+    assert read == {*days[:STREAMS_SAMPLED], days[50]}
 
 
 def test_a_file_without_its_partition_s_column_has_nulls_that_a_filter_finds(by_day: Table) -> None:
