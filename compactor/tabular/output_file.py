@@ -38,18 +38,12 @@ def is_unfinished(path: str) -> bool:
     return _UNFINISHED.fullmatch(path) is not None
 
 
-class _Bytes(Protocol):
-    """The file object behind a `pa.PythonFile`: a local file or an upload."""
+class _Target(Protocol):
+    """What keeps the bytes: a local file or an upload. `size_bytes`: written so far."""
 
-    closed: bool
+    size_bytes: int
 
     def write(self, data: bytes | memoryview) -> int: ...
-
-    def tell(self) -> int: ...
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...
 
     def finish(self) -> int:
         """Makes the file durable and visible under its name; returns its size in bytes."""
@@ -59,34 +53,32 @@ class _Bytes(Protocol):
 
 
 class _Checksummed:
-    """The file object of a target, with the CRC-32 of the bytes that were written."""
+    """The file object behind a `pa.PythonFile`, with the CRC-32 of the bytes that were written."""
 
-    def __init__(self, target: _Bytes) -> None:
+    def __init__(self, target: _Target) -> None:
         self.crc32 = 0
+        self.closed = False
         self._target = target
-
-    @property
-    def closed(self) -> bool:
-        return self._target.closed
 
     def write(self, data: bytes | memoryview) -> int:
         self.crc32 = isal_zlib.crc32(data, self.crc32)
         return self._target.write(data)
 
     def tell(self) -> int:
-        return self._target.tell()
+        return self._target.size_bytes
 
     def flush(self) -> None:
-        self._target.flush()
+        """Does nothing: a local file has no buffer, and a part of an upload cannot be sent before it is full."""
 
     def close(self) -> None:
-        self._target.close()
+        """Ends the writing. Only the target's `finish` makes the file visible."""
+        self.closed = True
 
 
 class OutputFile:
     """The format's writer writes to `stream`. After a failure, also of `finish`, call `discard`."""
 
-    def __init__(self, target: _Bytes, *, gzipped: bool) -> None:
+    def __init__(self, target: _Target, *, gzipped: bool) -> None:
         self._target = target
         self._written = _Checksummed(target)
         self.stream: pa.NativeFile = pa.BufferedOutputStream(pa.PythonFile(self._written, "w"), BUFFER_BYTES)
@@ -111,7 +103,7 @@ class OutputFile:
     def close(self) -> int:
         """Ends the writing; returns the size in bytes. Only `finish` makes the file visible."""
         self.stream.close()
-        return self._target.tell()
+        return self._target.size_bytes
 
     def finish(self) -> int:
         """Makes the file visible under its name; returns its size in bytes."""
@@ -143,13 +135,12 @@ class _LocalFile:
     because the system reports a failed write-back once per descriptor."""
 
     def __init__(self, path: str) -> None:
-        self.closed = False
         self._folder, _, name = path.rpartition("/")
         self._unsynced = make_folder(self._folder)
         self._path = path
         self._temporary = f"{self._folder}/.{name[:200]}.{os.getpid()}-{next(_temporary_numbers)}.partial"
         self._descriptor = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        self._size = self._sent = 0
+        self.size_bytes = self._sent = 0
 
     def write(self, data: bytes | memoryview) -> int:
         rest = memoryview(data).cast("B")
@@ -157,20 +148,10 @@ class _LocalFile:
         while rest and self._descriptor >= 0:
             count = os.write(self._descriptor, rest[:FLUSH_BYTES])
             rest = rest[count:]
-            self._size += count
-            if self._size >= self._sent + FLUSH_BYTES:
+            self.size_bytes += count
+            if self.size_bytes >= self._sent + FLUSH_BYTES:
                 self._begin_write_back()
         return size
-
-    def tell(self) -> int:
-        return self._size
-
-    def flush(self) -> None:
-        """Does nothing: nothing is buffered here."""
-
-    def close(self) -> None:
-        """Ends the writing; the descriptor stays open until all data is on the disk."""
-        self.closed = True
 
     def finish(self) -> int:
         try:
@@ -179,7 +160,7 @@ class _LocalFile:
             self._close_descriptor()
         os.replace(self._temporary, self._path)
         fsync_folders([self._folder, *self._unsynced])
-        return self._size
+        return self.size_bytes
 
     def discard(self) -> None:
         self._close_descriptor()
@@ -194,5 +175,5 @@ class _LocalFile:
     def _begin_write_back(self) -> None:
         """Asks the system to begin the write-back. It does not wait, and guarantees nothing."""
         if _sync_file_range is not None:
-            _sync_file_range(self._descriptor, self._sent, self._size - self._sent, _SYNC_FILE_RANGE_WRITE)
-        self._sent = self._size
+            _sync_file_range(self._descriptor, self._sent, self.size_bytes - self._sent, _SYNC_FILE_RANGE_WRITE)
+        self._sent = self.size_bytes

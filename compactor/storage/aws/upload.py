@@ -40,18 +40,17 @@ CONCURRENT_PARTS_MAX = 2
 
 
 class S3Upload:
-    """The file object behind a `pa.PythonFile`. Used by one thread at a time.
+    """Used by one thread at a time. `size_bytes`: written so far.
 
     Every method may raise `Unavailable`, `Denied` or `Invalid`; once a part has failed, `finish` does, too.
     """
 
     def __init__(self, clients: S3Clients, uri: str) -> None:
-        self.closed = False
+        self.size_bytes = 0
         self._clients = clients
         self._uri = uri
         self._bucket, self._key = bucket_and_key(uri)
         self._filling = bytearray()
-        self._size = 0
         self._discarded = False
         self._upload_id: str | None = None
         self._parts: list[CompletedPartTypeDef] = []
@@ -76,18 +75,8 @@ class S3Upload:
             taken = rest[: self._part_bytes - len(self._filling)]
             self._filling += taken
             rest = rest[len(taken) :]
-        self._size += size
+        self.size_bytes += size
         return size
-
-    def tell(self) -> int:
-        return self._size
-
-    def flush(self) -> None:
-        """Does nothing: a part cannot be sent before it is full."""
-
-    def close(self) -> None:
-        """Ends the writing. The object becomes visible only with `finish`."""
-        self.closed = True
 
     def finish(self) -> int:
         """Returns the size in bytes once the object is whole, durable and visible."""
@@ -95,13 +84,13 @@ class S3Upload:
             if self._upload_id is None:
                 body = cast("bytes", self._filling)
                 self._clients.until_answered(partial(self._clients.put, self._bucket, self._key, body), SystemClock())
-                return self._size
+                return self.size_bytes
             self._send_part()
             while self._on_the_way:
                 self._await_part()
             self._stop_threads()
             self._complete(self._upload_id)
-            return self._size
+            return self.size_bytes
 
     def discard(self) -> None:
         """Discards the object; later writes are ignored. Best effort: a failure is not reported."""
@@ -183,7 +172,7 @@ class S3Upload:
                     return None
                 raise
 
-        return self._ask(size) == self._size
+        return self._ask(size) == self.size_bytes
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
