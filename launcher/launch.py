@@ -8,7 +8,7 @@
     3  the launch itself
     4  `SessionLaunched` of each session with the reference, in one entry of the job-run log
     5  what the job writes: session logs, heartbeat, commits
-    6  the job is asked to stop, if it has not ended
+    6  the job is asked to stop, if it has not ended; `LaunchCharged`: what its nodes ran, if its cluster knows it
     7  `SessionRetried` or `SessionEnded`, in the job-run log; of sessions that end while others run, before 6
 
 | the last thing done | who takes over |
@@ -17,7 +17,7 @@
 | 2 | looks for the name at the place: nothing is there, it was never launched, the next number is used |
 | 3 | finds the job by its name, and writes 4 |
 | 4, 5 | attaches by the reference, and polls |
-| 6 | attaches, comes to the same verdict, asks again |
+| 6 | attaches, comes to the same verdict, asks and charges again |
 | 7 | has nothing to look for, if it is written for each session |
 
 | a call | fails before | its answer is lost | never answers |
@@ -55,7 +55,7 @@ from compactor.log_context import LOG
 from compactor.model.clock import Clock, chance
 from compactor.model.errors import AnotherTry, Conflict, Denied, ErrorKind, Fenced, Invalid, LithifyError, Unavailable
 from compactor.model.retries import Backoff
-from compactor.planning.cluster_plan import ClusterPlan, ClusterUse
+from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.session_streams import Commit
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan, SessionSpec
@@ -252,7 +252,6 @@ class LaunchRun:
         self._launched_at_seconds: float | None = None
         self._progressed_at_seconds = self._clock.monotonic_seconds()
         self._waits_for_start = cluster is not None
-        self._used: ClusterUse | None = None
         self._logs = SessionLogs(self._store, self._journal, self._clock)
         self._progress = progress_of(launch, self._logs, self._store, self._journal)
 
@@ -336,11 +335,10 @@ class LaunchRun:
             case Wait():
                 return None
             case Ended():
-                self._end(job)
-                self._used = use_of(job) if self._launch.bundle_id is None else None  # a bundle's nodes are shared
+                self._end_and_charge(job)
                 self._settle_ended()
             case Gone(gone):
-                self._end(job)  # its children may have outlived it
+                self._end_and_charge(job)  # its children may have outlived it
                 self._settle_the_rest(_reason_of_end(gone))
             case Stalled() if isinstance(status, OutOfReach):
                 self._settle_the_rest(None)
@@ -395,7 +393,7 @@ class LaunchRun:
             if _is_watched_here_only(job):
                 self._end(job)
             return LeftOpen.RUNNING
-        self._end(job)
+        self._end_and_charge(job)
         states = self._logs.read_all(self._open)
         succeeded = {number: succeeded_in(state) for number, state in states.items()}
         self._settle({number: end for number, end in succeeded.items() if end is not None})
@@ -407,6 +405,13 @@ class LaunchRun:
 
     def _end(self, job: RunningSparkJob) -> None:
         end_job(job, self._timers, self._clock)
+
+    def _end_and_charge(self, job: RunningSparkJob) -> None:
+        """What its nodes ran is charged however it ended, and to all of its sessions."""
+        self._end(job)
+        use = use_of(job, self._launch.any_plan.cluster)
+        if use is not None:
+            self._journal.charged(self._launch, use)
 
     # -- settling
 
@@ -442,7 +447,7 @@ class LaunchRun:
         if stalled is not None:
             if blamed:
                 self._journal.stalled(self._launch, [self._open[number] for number in blamed], quiet_seconds)
-            self._end(stalled)
+            self._end_and_charge(stalled)
         outcomes: dict[int, Succeeded | AttemptFailed | Cancelled] = {}
         for number, state in self._with_commits(states).items():
             outcome = self._logged_outcome(number, state)
@@ -491,8 +496,7 @@ class LaunchRun:
         if isinstance(end, Cancelled) or self._launched_at_seconds is None:
             return end
         seconds = self._clock.monotonic_seconds() - self._launched_at_seconds
-        measured = {"seconds": seconds, "used": self._used}
-        return end.model_copy(update={"result": end.result.model_copy(update=measured)})
+        return end.model_copy(update={"result": end.result.model_copy(update={"seconds": seconds})})
 
     def _note_seconds(self, plan: SessionPlan, end: Succeeded | Cancelled) -> None:
         """Of a session alone, launched by this dispatcher, that ran without a break."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from compactor.model.errors import ErrorKind
-from compactor.planning.cluster_plan import ClusterPlan
+from compactor.planning.cluster_plan import ClusterPlan, ClusterUse
 from compactor.planning.spec import SessionPlan
 from compactor.sessions.session_log import Heartbeat, SessionLog
 from launcher.outcomes import SessionEnd
@@ -110,6 +110,9 @@ class LaunchJournal(Protocol):
 
     def stalled(self, launch: Launch, members: Collection[Member], quiet_seconds: float) -> None:
         """These members made no progress, and will be stopped."""
+
+    def charged(self, launch: Launch, use: ClusterUse) -> None:
+        """What the nodes of the launch have run, until its job ended."""
 
     def settled(self, ends: Mapping[str, SessionEnd], retried: Sequence[Retried], at_ms: int) -> None:
         """Sessions that have ended, by their ids, and attempts that failed and are followed by others, at `at_ms`."""

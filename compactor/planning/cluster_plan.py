@@ -4,40 +4,39 @@ events.
 `launcher/sizing/` chooses and calculates clusters and costs. A session on an existing machine has neither.
 """
 
+from typing import Self
+
 from pydantic import Field
 
 from compactor.model.document import Document
 
 
 class ClusterUse(Document):
-    """What the nodes of an attempt have run, as the service of its cluster says. Fields of other services are 0.
+    """What the nodes of a launch have run, as the service of its cluster says, and what they cost. Fields of other
+    services are 0.
 
     Attributes:
-        on_demand_seconds, spot_seconds, primary_seconds: of EMR's instances: workers by market, and the primary node;
-            each counts for a minute at least
-        vcpu_hours, gib_hours, disk_gib_hours: that EMR Serverless bills"""
+        on_demand_seconds, spot_seconds: of EMR's instances by market, each a minute at least
+        vcpu_hours, gib_hours, disk_gib_hours: that EMR Serverless bills
+        instances_usd, surcharge_usd, volumes_usd, spot_usd: as in `Cost`"""
 
     on_demand_seconds: float = Field(default=0.0, ge=0)
     spot_seconds: float = Field(default=0.0, ge=0)
-    primary_seconds: float = Field(default=0.0, ge=0)
     vcpu_hours: float = Field(default=0.0, ge=0)
     gib_hours: float = Field(default=0.0, ge=0)
     disk_gib_hours: float = Field(default=0.0, ge=0)
+    instances_usd: float = Field(default=0.0, ge=0)
+    surcharge_usd: float = Field(default=0.0, ge=0)
+    volumes_usd: float = Field(default=0.0, ge=0)
+    spot_usd: float = Field(default=0.0, ge=0)
 
+    @property
+    def usd(self) -> float:
+        return self.instances_usd + self.surcharge_usd + self.volumes_usd
 
-class UnitRates(Document):
-    """US dollars an hour of one unit: a worker node on demand, on Spot, EMR's surcharge and the volumes of either; the
-    primary node, and its surcharge; a vCPU, a GiB of memory and one of disk of EMR Serverless."""
-
-    on_demand_usd_hour: float = Field(default=0.0, ge=0)
-    spot_usd_hour: float = Field(default=0.0, ge=0)
-    surcharge_usd_hour: float = Field(default=0.0, ge=0)
-    volumes_usd_hour: float = Field(default=0.0, ge=0)
-    primary_usd_hour: float = Field(default=0.0, ge=0)
-    primary_surcharge_usd_hour: float = Field(default=0.0, ge=0)
-    vcpu_usd_hour: float = Field(default=0.0, ge=0)
-    gib_usd_hour: float = Field(default=0.0, ge=0)
-    disk_gib_usd_hour: float = Field(default=0.0, ge=0)
+    def part(self, sessions: int) -> Self:
+        """The part of each of the sessions of a launch."""
+        return self.model_copy(update={name: value / sessions for name, value in self})
 
 
 class Cost(Document):
@@ -71,8 +70,7 @@ class PaidRates(Document):
 
     Attributes:
         instances_usd_hour, surcharge_usd_hour, volumes_usd_hour: of the whole cluster as it starts
-        start_is_paid: False: only from the first task on
-        units: of its nodes, by which their real use is counted; None: not recorded"""
+        start_is_paid: False: only from the first task on"""
 
     instances_usd_hour: float = Field(ge=0)
     surcharge_usd_hour: float = Field(ge=0)
@@ -82,7 +80,6 @@ class PaidRates(Document):
     storage_usd_gib_month: float = Field(ge=0)
     priced_on: str
     start_is_paid: bool = True
-    units: UnitRates | None = None
 
     @property
     def usd_hour(self) -> float:
@@ -113,7 +110,8 @@ class ClusterPlan(Document):
         expected_sla: predicted seconds from that request to the session's end, with the 10 % buffer
         within_desired_sla: None: none was asked for
         rates: what it costs by the hour
-        usd_hour_max: what it costs by the hour with `nodes_max` nodes; None: not recorded, it does not grow
+        usd_hour_max: what it costs by the hour with `nodes_max` nodes, all on demand; None: not recorded, it does not
+            grow
         cost: what the session is expected to cost, without the buffer"""
 
     region: str

@@ -18,7 +18,7 @@ from compactor.model.counts import RowTotals, SortKey
 from compactor.model.document import Document
 from compactor.model.errors import ErrorKind, reasons_of
 from compactor.model.names import NOT_WRITTEN, PARTITION_STREAM_POSITION, ContentType, SortOrder, TableId
-from compactor.planning.cluster_plan import ClusterPlan, ClusterUse, Cost, StoreUse
+from compactor.planning.cluster_plan import ClusterPlan, Cost, StoreUse
 from compactor.storage.location import StoreLocation
 
 ROWS_PER_PRIMARY_KEY_INDEX_FILE = 38_000_000
@@ -170,8 +170,7 @@ class SessionResult(RowTotals):
         rehashed_from: what that was before it; None: it has not changed, or not recorded
         store: its use of the lake's store; None: not recorded
         expected_cost: before it, in money; None: nothing was launched for it
-        cost: what it used; None likewise
-        used: what the nodes of its last attempt ran; None: it was not read"""
+        cost: what it used; None likewise"""
 
     session_id: str
     partition: Partition
@@ -184,7 +183,6 @@ class SessionResult(RowTotals):
     store: StoreUse | None = None
     expected_cost: Cost | None = None
     cost: Cost | None = None
-    used: ClusterUse | None = None
     work_seconds: float | None = Field(default=None, ge=0)
 
 

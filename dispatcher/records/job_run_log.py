@@ -50,6 +50,7 @@ from compactor.model.errors import Corrupt
 from compactor.planning.spec import JobRunSpec, Partition
 from dispatcher.records.sessions import (
     AboutSession,
+    LaunchCharged,
     SessionEnded,
     SessionLaunched,
     SessionLaunching,
@@ -300,10 +301,11 @@ JobRunAction = Annotated[
     | SessionStalled
     | SessionRetried
     | SessionEnded
+    | LaunchCharged
     | JobRunEnded,
     Field(discriminator="action"),
 ]
-HolderAction = JobRunReleased | SessionsFound | JobRunSharded | AboutSession | JobRunEnded
+HolderAction = JobRunReleased | SessionsFound | JobRunSharded | AboutSession | LaunchCharged | JobRunEnded
 
 
 # --------------------------------------------------------------------------------------------------------- fold
@@ -480,6 +482,9 @@ def _apply_claimed(state: JobRunState, action: HolderAction) -> JobRunState:
             return _with_sessions(state, action)
         case JobRunSharded():
             return _with_shards(state, action)
+        case LaunchCharged():
+            charged = {key: session.charged(action) for key, session in state.sessions.items()}
+            return replace(state, sessions=MappingProxyType(charged))
         case _:
             session = state.sessions.get(action.session_id)
             if session is None or session.end is not None:

@@ -71,7 +71,7 @@ SESSION_ATTEMPTS = Metric(
 SESSION_EXPECTED = Metric("session_expected_duration", "seconds", "What that was predicted to take.")
 ROWS = Metric("rows", "count", "Rows of sessions that succeeded, by what became of them.")
 WRITTEN_BYTES = Metric("written", "bytes", "Of files that sessions which succeeded wrote to their lakes.")
-COST = Metric("cost", "usd", "What sessions that succeeded used, as far as it is known.")
+COST = Metric("cost", "usd", "What sessions used, whatever their end, told at the end of their job run.")
 EXPECTED_COST = Metric("expected_cost", "usd", "What they were predicted to use.")
 RETRIES = Metric("session_retries", "count", "Attempts that failed and were followed by another, by kind of error.")
 CONFLICTS = Metric("conflicts", "count", "Attempts that another compactor overtook.")
@@ -128,10 +128,6 @@ class Metrics:
         self._add(SESSION_EXPECTED, result.expected_sla)
         if result.store is not None:
             self._add(WRITTEN_BYTES, result.store.written_bytes)
-        if result.cost is not None:
-            self._add(COST, result.cost.total_usd)
-        if result.expected_cost is not None:
-            self._add(EXPECTED_COST, result.expected_cost.total_usd)
 
     def session_retried(self, error_kind: ErrorKind) -> None:
         self._add(RETRIES, 1, error_kind=error_kind)
@@ -140,7 +136,11 @@ class Metrics:
 
     def job_run_ended(self, state: JobRunState) -> None:
         """Once for each job run that this dispatcher concluded."""
-        from dispatcher.records.outcome import seconds_late  # only a dispatcher's counts need job runs
+        from dispatcher.records.outcome import (
+            expected_usd,
+            seconds_late,
+            used_usd,
+        )  # only a dispatcher's counts need job runs
 
         if state.ended is None:
             return
@@ -148,6 +148,9 @@ class Metrics:
         if state.ended.expected_sla is not None:
             self._add(JOB_RUN_SECONDS, state.ended.seconds)
             self._add(JOB_RUN_EXPECTED, state.ended.expected_sla)
+        for metric, usd in ((COST, used_usd(state, self._clock.now_ms())), (EXPECTED_COST, expected_usd(state))):
+            if usd is not None:
+                self._add(metric, usd)
         desired_sla = state.accepted.spec.desired_sla if state.accepted is not None else None
         late = seconds_late(state.ended.seconds, state.ended.paused_seconds, desired_sla)
         if late is not None and state.ended.outcome.status != "cancelled":

@@ -23,25 +23,26 @@ def expected_cost(session: SessionState) -> Cost | None:
     return session.plan.cluster.cost if session.plan is not None and session.plan.cluster is not None else None
 
 
-def session_cost(session: SessionState, now_ms: int) -> Cost | None:
-    """The cost of a session; unless it succeeded, the cost of its clusters until its end or until now."""
-    if isinstance(session.end, Succeeded):
-        return session.end.result.cost
-    attempts = session.attempt_seconds(session.ended_at_ms or now_ms)
-    if session.plan is None or session.plan.cluster is None or not attempts:
-        return None
-    return cost_used(session.plan.cluster, attempts, StoreUse())
+def session_cost(session: SessionState, now_ms: int, end: SessionEnd | None = None) -> Cost | None:
+    """What a session has used until its end or until now; None: no cluster was launched for it.
+
+    Args:
+        end: that is about to be recorded"""
+    end = end or session.end
+    store = end.result.store if isinstance(end, Succeeded) else None
+    return cost_used(session.paid, now_ms, store or StoreUse()) if session.paid else None
 
 
 def with_cost(end: SessionEnd, session: SessionState, at_ms: int) -> SessionEnd:
-    """The end with the session's cost, if clusters were launched for it. `at_ms`: when it ended."""
-    cluster = session.plan.cluster if session.plan is not None else None
-    attempts = session.attempt_seconds(at_ms)
-    if cluster is None or not attempts or not isinstance(end, Succeeded):
+    """The end with the session's cost, if clusters were launched for it. `at_ms`: when it ended.
+
+    One that leaves a shared cluster while others run there is told with its part of the planned nodes: what they ran is
+    known once the cluster has ended, and is in `session_cost` from then on."""
+    cost = session_cost(session, at_ms, end)
+    if cost is None or not isinstance(end, Succeeded):
         return end
-    cost = cost_used(cluster, attempts, end.result.store or StoreUse(), end.result.used)
-    result = end.result.model_copy(update={"cost": cost, "expected_cost": end.result.expected_cost or cluster.cost})
-    return end.model_copy(update={"result": result})
+    expected = end.result.expected_cost or expected_cost(session)
+    return end.model_copy(update={"result": end.result.model_copy(update={"cost": cost, "expected_cost": expected})})
 
 
 def total_usd(costs: Iterable[Cost | None]) -> float | None:

@@ -8,16 +8,17 @@ All of it is written by the holder of the claim on the job run (`job_run_log.py`
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, assert_never
+from typing import Literal, Self, assert_never
 
 from pydantic import Field
 
 from compactor.model.document import Document
 from compactor.model.errors import ErrorKind
-from compactor.planning.cluster_plan import ClusterPlan
+from compactor.planning.cluster_plan import ClusterPlan, ClusterUse
 from compactor.planning.spec import Partition
 from launcher.outcomes import SessionEnd
 from launcher.retrying import FailureCounts
+from launcher.sizing.money import PaidAttempt
 from launcher.spark_job import ClusterReference, InFlight
 
 
@@ -125,6 +126,21 @@ class SessionEnded(Document):
     at_ms: int | None = None
 
 
+class LaunchCharged(Document):
+    """What the nodes of a launch have run, by the word of the service of its cluster; written when its job has ended,
+    and again by a dispatcher that takes over before its sessions are settled.
+
+    Attributes:
+        name: of the launch, as in `SessionLaunching`
+        sessions: that it was launched for, which pay equal parts"""
+
+    action: Literal["launch_charged"] = "launch_charged"
+    epoch: int
+    name: str
+    sessions: int = Field(ge=1)
+    use: ClusterUse
+
+
 AboutSession = SessionPlanned | SessionLaunching | SessionLaunched | SessionStalled | SessionRetried | SessionEnded
 
 
@@ -137,8 +153,7 @@ class SessionState:
         launched_epoch: of the last launch, while its end is unknown
         in_flight: the last attempt, until its end is recorded
         launched_at_ms, ended_at_ms: of the last attempt, and of the session, if recorded
-        failed_seconds: from launch to end of each failed attempt that was launched, if both were recorded
-        failed_launched_at_ms: of the last failed attempt
+        paid: attempts for which a cluster was launched, in order; one whose end nobody saw ends as the next is launched
         bundle: in which the last attempt was launched; None: it had a Spark job of its own
         alone: it has failed in a bundle, and is not bundled again
         waits_after: reasons why its last attempt failed, until the next one is launched"""
@@ -153,17 +168,18 @@ class SessionState:
     launched_at_ms: int | None = None
     ended_at_ms: int | None = None
     in_flight: InFlight | None = None
-    failed_seconds: tuple[float, ...] = ()
-    failed_launched_at_ms: int | None = None
+    paid: tuple[PaidAttempt, ...] = ()
     bundle: str | None = None
     alone: bool = False
     waits_after: tuple[str, ...] = ()
 
-    def attempt_seconds(self, now_ms: int) -> tuple[float, ...]:
-        """The seconds of every attempt from its launch to its end; of one that has not failed, until now."""
-        if self.launched_at_ms is None or self.launched_at_ms == self.failed_launched_at_ms:
-            return self.failed_seconds
-        return (*self.failed_seconds, max(now_ms - self.launched_at_ms, 0) / 1000)
+    def charged(self, action: LaunchCharged) -> Self:
+        """Unchanged if the launch was not for this session."""
+        if all(each.launch != action.name for each in self.paid):
+            return self
+        part = action.use.part(action.sessions)
+        paid = tuple(replace(each, use=part) if each.launch == action.name else each for each in self.paid)
+        return replace(self, paid=paid)
 
 
 def apply_to_session(session: SessionState, action: AboutSession) -> SessionState:
@@ -180,13 +196,14 @@ def apply_to_session(session: SessionState, action: AboutSession) -> SessionStat
                 launched_epoch=action.epoch,
                 launched_at_ms=action.at_ms,
                 in_flight=InFlight(action.attempt, action.name, action.place),
+                paid=_ended_at(session, action.at_ms),
                 bundle=action.bundle,
                 waits_after=(),
             )
         case SessionLaunched():
             before = session.in_flight or InFlight(action.attempt)
             in_flight = replace(before, attempt=action.attempt, reference=action.reference)
-            return replace(session, cluster=action.cluster, in_flight=in_flight)
+            return replace(session, cluster=action.cluster, in_flight=in_flight, paid=_with_launch(session, in_flight))
         case SessionStalled():
             return session
         case SessionRetried():
@@ -196,17 +213,27 @@ def apply_to_session(session: SessionState, action: AboutSession) -> SessionStat
                 failure_counts=after,
                 launched_epoch=None,
                 in_flight=None,
-                failed_seconds=_failed_seconds(session, action.failed_at_ms),
-                failed_launched_at_ms=session.launched_at_ms,
+                paid=_ended_at(session, action.failed_at_ms),
                 alone=session.alone or action.alone,
                 waits_after=action.reasons,
             )
         case SessionEnded():
-            return replace(session, end=action.end, ended_at_ms=action.at_ms, in_flight=None)
+            paid = _ended_at(session, action.at_ms)
+            return replace(session, end=action.end, ended_at_ms=action.at_ms, in_flight=None, paid=paid)
         case _:
             assert_never(action)
 
 
-def _failed_seconds(session: SessionState, failed_at_ms: int) -> tuple[float, ...]:
-    """With the attempt's, unless its launch was refused: no node has run for it."""
-    return session.failed_seconds if session.cluster is None else session.attempt_seconds(failed_at_ms)
+def _with_launch(session: SessionState, launched: InFlight) -> tuple[PaidAttempt, ...]:
+    """Only now: no node has run for a launch that was refused."""
+    cluster = session.plan.cluster if session.plan is not None else None
+    is_known = any(each.launch == launched.name for each in session.paid)
+    if cluster is None or launched.name is None or session.launched_at_ms is None or is_known:
+        return session.paid
+    launch = PaidAttempt(launched.name, cluster.rates, cluster.start_seconds, session.launched_at_ms)
+    return (*session.paid, launch)
+
+
+def _ended_at(session: SessionState, at_ms: int | None) -> tuple[PaidAttempt, ...]:
+    """The last one ends, if its end is not known."""
+    return (*session.paid[:-1], session.paid[-1].ended(at_ms)) if session.paid else ()

@@ -15,7 +15,7 @@ from dispatcher.records.ranking import mark_of, stream_digest
 from dispatcher.records.sessions import SessionEnded, SessionState
 from dispatcher.running.journal import ClaimJournal, Listeners
 from dispatcher.scheduling.lease_log import Lease
-from dispatcher.scheduling.leases import LaunchGate, Leases
+from dispatcher.scheduling.leases import LaunchGate, Leases, usd_of_launches
 from dispatcher.scheduling.session_pool import WaitingSession
 from launcher.clusters.workers import gone_worker
 from launcher.launch import SessionCommand
@@ -156,7 +156,7 @@ class ClaimedJobRun:
         for session_id in lease.session_ids:
             if self._lease_of.get(session_id) == lease:
                 del self._lease_of[session_id]
-        self._leases.end(lease)
+        self._leases.end(lease, usd_of_launches(lease, self.newest))
 
     def journal(self, session_ids: Sequence[str], heartbeat_event_seconds: float = 0) -> ClaimJournal:
         """Of sessions that have one lease, or none."""

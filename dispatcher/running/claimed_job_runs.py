@@ -202,7 +202,7 @@ class ClaimedJobRuns(Mapping[WorkId, ClaimedJobRun]):
         if work.shard is not None:
             self._leave_callbacks_of(work.job_run_id)
         if is_over or departure is Departure.LEFT_TO_OTHERS:
-            self._leases.end_all_of(work)
+            self._leases.end_all_of(work, newest)
         if departure is Departure.LEFT_TO_OTHERS and claimed is not None:
             self._open.offer(work, claimed.claim.log)
         else:

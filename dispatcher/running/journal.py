@@ -9,7 +9,7 @@ from compactor.events.relay import SessionSubject, Subject, heartbeat_event
 from compactor.events.types import bounded
 from compactor.log_context import LOG
 from compactor.model.clock import Clock
-from compactor.planning.cluster_plan import ClusterPlan
+from compactor.planning.cluster_plan import ClusterPlan, ClusterUse
 from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import Heartbeat, SessionLog
 from dispatcher.outbox.event_publisher import EventPublisher
@@ -21,6 +21,7 @@ from dispatcher.records.metrics_samples import Metrics
 from dispatcher.records.outcome import with_cost
 from dispatcher.records.sessions import (
     AboutSession,
+    LaunchCharged,
     SessionEnded,
     SessionLaunched,
     SessionLaunching,
@@ -167,6 +168,11 @@ class ClaimJournal:
             for member in members
         ]
         self._claim.write(lambda _: stalled)
+
+    def charged(self, launch: Launch, use: ClusterUse) -> None:
+        LOG.info(_event(launch, "charged"), **_whose(launch), usd=round(use.usd, 4))
+        charged = LaunchCharged(epoch=self._claim.epoch, name=launch.name, sessions=launch.size, use=use)
+        self._claim.write(lambda _: [charged])
 
     def settled(self, ends: Mapping[str, SessionEnd], retried: Sequence[Retried], at_ms: int) -> None:
         self._log_settled(ends, retried)

@@ -19,7 +19,7 @@ from dispatcher.records.work_id import WorkId
 from dispatcher.running.claimed_job_run import ClaimedJobRun
 from dispatcher.running.open_runs import OpenJobRun
 from dispatcher.scheduling.lease_log import Lease, QuotaExceeded
-from dispatcher.scheduling.leases import LeaseAnswer, LeaseRequest, Leases, seconds_of
+from dispatcher.scheduling.leases import LeaseAnswer, LeaseRequest, Leases, seconds_of, usd_of_launches
 from dispatcher.scheduling.limits import LimitScope
 from dispatcher.scheduling.session_pool import SchedulerSnapshot, SessionPool, Unit, WaitingSession
 
@@ -120,7 +120,7 @@ class SessionStarts:
             request = LeaseRequest(job_run.mark, request.streams, plan.cluster if plan is not None else None)
         for lease in self._leases.of(job_run.work):
             if not request.streams.keys().isdisjoint(lease.session_ids) and not self._is_needed(lease, job_run):
-                self._leases.end(lease)
+                self._leases.end(lease, usd_of_launches(lease, job_run.newest))
         answer = self._leases.take(request, markers, self._states())
         self._hold_back(unit, job_run, answer)
         if answer.lease is not None:

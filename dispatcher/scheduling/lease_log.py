@@ -61,7 +61,7 @@ class Lease(Document):
         return WorkId.parse(self.job_run_id)
 
     def usd_until(self, at_ms: int) -> float:
-        """The cost of its cluster until a time."""
+        """The most that its cluster may have cost until a time."""
         return self.usd_hour * max(at_ms - self.began_at_ms, 0) / 3_600_000
 
 
@@ -102,7 +102,7 @@ class LeaseInherited(Document):
 
 
 class LeaseEnded(Document):
-    """`usd`: its cost, booked on `day` (UTC)."""
+    """`usd`: booked on `day` (UTC): what the nodes cost that were launched for it, or else what may have run."""
 
     action: Literal["turn_ended"] = "turn_ended"
     turn_id: str

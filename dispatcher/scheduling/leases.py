@@ -114,7 +114,7 @@ class Leases:
         self._polled: dict[WorkId, _PolledJobRun] = {}
         self._checked_at_seconds: float | None = None
         self._lock = threading.Lock()
-        self._to_end: dict[str, Lease] = {}
+        self._to_end: dict[str, tuple[Lease, float | None]] = {}
 
     @property
     def newest(self) -> LeaseState:
@@ -200,7 +200,7 @@ class Leases:
         sessions = [state.sessions.get(session_id) for session_id in lease.session_ids]
         if state.ended is None and any(session is None or session.end is None for session in sessions):
             return False
-        self.end(lease)
+        self.end(lease, usd_of_launches(lease, state))
         return True
 
     # -- taking and ending
@@ -229,7 +229,7 @@ class Leases:
                 self._log.append(decide)
         except Unavailable:
             if answers and answers[0].lease is not None:  # it may have been written
-                self._remember_to_end(answers[0].lease)
+                self._remember_to_end(answers[0].lease, 0.0)
             raise
         return answers[0]
 
@@ -253,7 +253,7 @@ class Leases:
             for lease in before.state.turns.values():
                 if lease.job_run_id == mark.job_run_id and lease.epoch < mark.epoch:
                     if set(lease.session_ids).isdisjoint(in_flight):
-                        actions.append(self._ended(lease, mark.epoch))
+                        actions.append(self._ended(lease, mark.epoch, None))
                     else:
                         actions.append(LeaseInherited(turn_id=lease.turn_id, epoch=mark.epoch, owner=self._owner))
             want = before.state.wants.get(mark.job_run_id)
@@ -297,31 +297,32 @@ class Leases:
         self._log.append(decide)
         return exceeded[0] if exceeded else None
 
-    def end_all_of(self, work: WorkId) -> None:
+    def end_all_of(self, work: WorkId, state: JobRunState) -> None:
         """Ends the leases of a job run: none of its sessions runs any more."""
         for lease in self.of(work):
-            self.end(lease)
+            self.end(lease, usd_of_launches(lease, state))
 
     def of(self, work: WorkId) -> list[Lease]:
         """The leases of a job run that have not ended, by the last read."""
         return [lease for lease in self.newest.turns.values() if lease.work == work]
 
-    def end(self, lease: Lease) -> None:
-        """Ends a lease. If the entry cannot be written now, `catch_up` writes it later."""
+    def end(self, lease: Lease, usd: float | None) -> None:
+        """Ends a lease. If the entry cannot be written now, `catch_up` writes it later. `usd`: as in `LeaseEnded`;
+        None: not known, and counts as what may have run until now."""
         newest = self._log.newest
         try:
             before = newest if lease.turn_id in newest.state.turns else None
-            self._log.append(lambda at: self._end_once(at.state, lease), before)
+            self._log.append(lambda at: self._end_once(at.state, lease, usd), before)
         except LithifyError as error:
             LOG.warning("lease_not_ended", job_run_id=str(lease.work), reason=str(error))
-            self._remember_to_end(lease)
+            self._remember_to_end(lease, usd)
 
     def catch_up(self) -> None:
         """Ends leases that could not be ended before."""
         with self._lock:
             pending, self._to_end = self._to_end, {}
-        for lease in pending.values():
-            self.end(lease)
+        for lease, usd in pending.values():
+            self.end(lease, usd)
 
     def leave_all_but(self, kept: Collection[WorkId]) -> None:
         """Removes the wants of this dispatcher's job runs, except these. Raises the store's errors."""
@@ -392,17 +393,17 @@ class Leases:
             began_at_ms=self._clock.now_ms(),
         )
 
-    def _end_once(self, state: LeaseState, lease: Lease) -> Sequence[LeaseAction]:
+    def _end_once(self, state: LeaseState, lease: Lease, usd: float | None) -> Sequence[LeaseAction]:
         existing = state.turns.get(lease.turn_id)
-        return [] if existing is None else [self._ended(existing, lease.epoch)]
+        return [] if existing is None else [self._ended(existing, lease.epoch, usd)]
 
-    def _ended(self, lease: Lease, epoch: int) -> LeaseEnded:
-        usd = lease.usd_until(self._clock.now_ms())
-        return LeaseEnded(turn_id=lease.turn_id, epoch=epoch, day=self._day(), usd=usd)
+    def _ended(self, lease: Lease, epoch: int, usd: float | None) -> LeaseEnded:
+        known = usd if usd is not None else lease.usd_until(self._clock.now_ms())
+        return LeaseEnded(turn_id=lease.turn_id, epoch=epoch, day=self._day(), usd=known)
 
-    def _remember_to_end(self, lease: Lease) -> None:
+    def _remember_to_end(self, lease: Lease, usd: float | None) -> None:
         with self._lock:
-            self._to_end[lease.turn_id] = lease
+            self._to_end[lease.turn_id] = lease, usd
 
     def _day(self) -> str:
         return date_of(self._clock.now_ms()).isoformat()
@@ -483,7 +484,7 @@ class LaunchGate:
             whole, open_shards = self._leases.shards_of(job_run_id)
             states, ended_usd = [*open_shards, state], (whole.shards.usd or 0.0) if whole.shards is not None else 0.0
         now_ms = self._clock.now_ms()
-        usd_of = {key: _usd_of_session(each, now_ms) for found in states for key, each in found.sessions.items()}
+        usd_of = {key: usd_at_most(each, now_ms) for found in states for key, each in found.sessions.items()}
         return RunCost(job_run_id, ended_usd, usd_of)
 
 
@@ -505,9 +506,26 @@ def note_over_budget(log: JobRunLog, exceeded: QuotaExceeded) -> None:
     log.append(decide, log.newest)
 
 
-def _usd_of_session(session: SessionState, now_ms: int) -> float:
-    """The cost of its clusters so far; while one runs what it is expected to cost at most, if that is more."""
+def usd_at_most(session: SessionState, now_ms: int) -> float:
+    """The cost of its clusters so far; while one runs what that is expected to cost at most, if that is more."""
     used = total_usd([session_cost(session, now_ms)]) or 0.0
     if session.in_flight is None or session.plan is None or session.plan.cluster is None:
         return used
-    return max(used, session.plan.cluster.usd_charged)
+    running = (each for each in session.paid if each.launch == session.in_flight.name)
+    running_usd = sum(each.cost(now_ms).total_usd for each in running)
+    return used - running_usd + max(running_usd, session.plan.cluster.usd_charged)
+
+
+def usd_of_launches(lease: Lease, state: JobRunState) -> float | None:
+    """What the nodes of the launch under a lease have cost its sessions; nothing, if it was refused. None: it is not
+    known of each. A session may be launched again under a later lease while others of this one run."""
+    sessions = [state.sessions[each] for each in lease.session_ids if each in state.sessions]
+    usd = 0.0
+    for session in sessions:
+        launch = next((each for each in session.paid if each.launched_at_ms >= lease.began_at_ms), None)
+        if launch is None and session.in_flight is None:
+            continue
+        if launch is None or launch.use is None:
+            return None
+        usd += launch.use.usd
+    return usd

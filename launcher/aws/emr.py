@@ -80,7 +80,8 @@ class BotoEmr:
     def instances(self, cluster_id: str) -> Sequence[InstanceSeen]:
         with translated(f"the instances of cluster {cluster_id} cannot be listed"):
             pages = self._client.get_paginator("list_instances").paginate(ClusterId=cluster_id)
-            return [_instance(each) for page in pages for each in page["Instances"]]
+            found = [each for page in pages for each in page["Instances"]]
+        return [_instance(each) for each in found if each.get("Ec2InstanceId")]
 
     def terminate(self, cluster_ids: Sequence[str]) -> None:
         with translated(f"clusters {', '.join(cluster_ids)} cannot be terminated"):
@@ -228,5 +229,5 @@ def _job_run(found: Answer, job_run_id: str) -> JobRunSeen:
         details=found.get("stateDetails", ""),
         created_at_ms=int(found["createdAt"].timestamp() * 1000),
         tags=MappingProxyType(found.get("tags", {})),
-        use=_billed(found),
+        billed=_billed(found),
     )

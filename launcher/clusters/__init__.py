@@ -39,17 +39,17 @@ class RunningSparkJob(Protocol):
 class MeteredJob(Protocol):
     """A Spark job whose nodes are paid for."""
 
-    def use(self) -> ClusterUse | None:
-        """What its nodes have run until now; None: it is not known. Raises `Unavailable` if the service does not
-        answer, `Denied` without the right."""
+    def use(self, plan: ClusterPlan) -> ClusterUse | None:
+        """What the nodes of its cluster have run until now, and their cost; None: it is not known. Raises `Unavailable`
+        if the service does not answer, `Denied` without the right, `Invalid` without a price of a node."""
 
 
-def use_of(job: RunningSparkJob) -> ClusterUse | None:
+def use_of(job: RunningSparkJob, plan: ClusterPlan | None) -> ClusterUse | None:
     """None: it has no nodes of its own, or they cannot be read now; then its cost is that of the planned ones."""
-    if not isinstance(job, MeteredJob):
+    if plan is None or not isinstance(job, MeteredJob):
         return None
     with Logged("cluster_use_not_read", Unavailable, Invalid, cluster=job.description):
-        return job.use()
+        return job.use(plan)
     return None
 
 

@@ -18,8 +18,8 @@ from launcher.emr.request import ClusterLaunch, run_job_flow_request
 from launcher.emr.service import ENDED_STATES, LIVE_STATES, PAID_STATES, ClusterSeen, EmrService, InstanceSeen
 from launcher.emr.settings import STATE_TAG, EmrSettings, tags_of
 from launcher.sizing.cluster_choice import ClusterRoom
-from launcher.sizing.instance_types import InstanceType
-from launcher.sizing.money import SECONDS_MIN
+from launcher.sizing.instance_types import InstanceType, PriceList
+from launcher.sizing.money import SECONDS_MIN, Nodes, rates_of
 from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobVanished, SparkJob
 
 KIND = "emr"
@@ -74,7 +74,7 @@ class EmrCluster:
     def attach(self, reference: ClusterReference) -> EmrJob | None:
         if reference.kind != KIND or reference.region != self._settings.region:
             return None
-        return EmrJob(self._service, reference, self._settings.log_uri, self._clock)
+        return EmrJob(self._service, reference, self._settings.log_uri, self._room.prices, self._clock)
 
     def find(self, name: str) -> ClusterReference | None:
         found = self._find(name, FOUND_AGAIN_SECONDS)
@@ -129,25 +129,45 @@ def _costs_more(instance: InstanceType, than: InstanceType) -> bool:
     return on_spot or instance.usd_hour_max > than.usd_hour_max
 
 
-def use_of_instances(instances: Sequence[InstanceSeen], now_ms: int) -> ClusterUse | None:
-    """The seconds of its instances, each a minute at least. The primary node is the first one on demand: it is there
-    before the others, and until their end. None: there is none."""
-    paid = [(each, max(((each.ended_at_ms or now_ms) - each.created_at_ms) / 1000, SECONDS_MIN)) for each in instances]
-    on_demand = sorted((each.created_at_ms, -seconds) for each, seconds in paid if not each.is_spot)
-    if not on_demand:
+def use_of_instances(
+    instances: Sequence[InstanceSeen], plan: ClusterPlan, prices: PriceList, now_ms: int
+) -> ClusterUse | None:
+    """What instances of a cluster ran, each a minute at least, by the price of its own type and market: a fleet may
+    take other types than the planned one, and nodes on demand where there are none on Spot. None: there is none. Raises
+    `Invalid` for a type that has no price.
+
+    Worked: 2 nodes on demand at $0.50 an hour for 30 minutes, one on Spot at $0.20 for 15, and a primary node at $0.30
+    for 30: $0.50 + 0.05 + 0.15."""
+    if not instances:
         return None
-    primary_seconds = -on_demand[0][1]
+    volume_gib = plan.scratch_volumes_per_node * plan.scratch_volume_gib
+    paid = []
+    for each in instances:
+        instance = prices.instance_type(each.instance_type)
+        node = Nodes(int(not each.is_spot), int(each.is_spot), instance, None, volume_gib)
+        seconds = max(((each.ended_at_ms or now_ms) - each.created_at_ms) / 1000, SECONDS_MIN)
+        paid.append((each, seconds, rates_of(node, prices)))
+    on_demand = [(each, seconds) for each, seconds, _ in paid if not each.is_spot]
+    # The primary node has no volumes. Nodes do not tell their role, but none of its type runs longer.
+    of_its_type = [seconds for each, seconds in on_demand if each.instance_type == plan.primary_instance_type]
+    with_volumes = sum(seconds for _, seconds, _ in paid) - max(of_its_type, default=0.0)
     return ClusterUse(
-        on_demand_seconds=sum(seconds for each, seconds in paid if not each.is_spot) - primary_seconds,
-        spot_seconds=sum(seconds for each, seconds in paid if each.is_spot),
-        primary_seconds=primary_seconds,
+        on_demand_seconds=sum(seconds for _, seconds in on_demand),
+        spot_seconds=sum(seconds for each, seconds, _ in paid if each.is_spot),
+        instances_usd=sum(seconds * rates.instances_usd_hour for _, seconds, rates in paid) / 3600,
+        surcharge_usd=sum(seconds * rates.surcharge_usd_hour for _, seconds, rates in paid) / 3600,
+        volumes_usd=with_volumes * paid[0][2].volumes_usd_hour / 3600,
+        spot_usd=sum(seconds * rates.instances_usd_hour for each, seconds, rates in paid if each.is_spot) / 3600,
     )
 
 
 class EmrJob:
     """A `RunningSparkJob`: the one step of a cluster."""
 
-    def __init__(self, service: EmrService, reference: ClusterReference, log_uri: str, clock: Clock) -> None:
+    def __init__(
+        self, service: EmrService, reference: ClusterReference, log_uri: str, prices: PriceList, clock: Clock
+    ) -> None:
+        self._prices = prices
         self._clock = clock
         self._service = service
         self.reference = reference
@@ -172,8 +192,9 @@ class EmrJob:
         except Invalid as error:
             raise Unavailable(f"{self.description} cannot be ended: {error}") from error
 
-    def use(self) -> ClusterUse | None:
-        return use_of_instances(self._service.instances(self._cluster_id), self._clock.now_ms())
+    def use(self, plan: ClusterPlan) -> ClusterUse | None:
+        instances = self._service.instances(self._cluster_id)
+        return use_of_instances(instances, plan, self._prices, self._clock.now_ms())
 
     def _status_at_end(self, seen: ClusterSeen) -> JobStatus:
         if seen.code == "STEP_FAILURE":

@@ -21,12 +21,18 @@ from launcher.emr.service import (
 )
 from launcher.emr.settings import STATE_TAG, EmrServerlessSettings, tags_of
 from launcher.sizing.cluster_choice import ClusterRoom
+from launcher.sizing.instance_types import PriceList
+from launcher.sizing.serverless import with_cost_of_hours
 from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobSucceeded, JobVanished, SparkJob
 
 KIND = "emr_serverless"
 APPLICATION_ID, JOB_RUN_ID = "application_id", "job_run_id"
 FOUND_AGAIN_SECONDS = 14 * 86_400.0
 """Time after the start in which a job run is found by its name, even if it has ended."""
+
+BILL_PAUSES_SECONDS = (5.0, 10.0, 15.0)
+"""Pauses between two questions for what a job run that has ended is billed: EMR Serverless tells it some seconds after
+the end, and nothing or zeros until then. AWS states no bound."""
 
 
 class EmrServerlessCluster:
@@ -76,7 +82,7 @@ class EmrServerlessCluster:
         is_here = reference.kind == KIND and reference.region == settings.region
         if not is_here or reference.ids[APPLICATION_ID] != settings.application_id:
             return None
-        return EmrServerlessJob(self._service, reference, settings.log_uri)
+        return EmrServerlessJob(self._service, reference, settings.log_uri, self._room.prices, self._clock)
 
     def find(self, name: str) -> ClusterReference | None:
         since_ms = self._clock.now_ms() - round(FOUND_AGAIN_SECONDS * 1000)
@@ -104,8 +110,12 @@ class EmrServerlessCluster:
 class EmrServerlessJob:
     """A `RunningSparkJob`."""
 
-    def __init__(self, service: EmrServerlessService, reference: ClusterReference, log_uri: str) -> None:
+    def __init__(
+        self, service: EmrServerlessService, reference: ClusterReference, log_uri: str, prices: PriceList, clock: Clock
+    ) -> None:
         self._service = service
+        self._prices = prices
+        self._clock = clock
         self.reference = reference
         self._job_run_id = reference.ids[JOB_RUN_ID]
         self._log_uri = log_uri
@@ -126,9 +136,18 @@ class EmrServerlessJob:
             return JobSucceeded()
         return CANCELLED if seen.state == "CANCELLED" else of_program(seen.details)
 
-    def use(self) -> ClusterUse | None:
+    def use(self, plan: ClusterPlan) -> ClusterUse | None:
+        billed = self._billed()
+        for pause_seconds in BILL_PAUSES_SECONDS:
+            if billed is not None and billed.vcpu_hours:
+                break
+            self._clock.sleep(pause_seconds)
+            billed = self._billed()
+        return None if billed is None else with_cost_of_hours(billed, self._prices)
+
+    def _billed(self) -> ClusterUse | None:
         seen = self._service.job_run(self._job_run_id)
-        return None if seen is None else seen.use
+        return None if seen is None else seen.billed
 
     def stop(self) -> None:
         try:

@@ -45,7 +45,7 @@ class StepSeen:
 
 @dataclass(frozen=True)
 class InstanceSeen:
-    """An instance of a cluster. ended_at_ms None: it runs."""
+    """An instance of a cluster. ended_at_ms None: it runs. One that EC2 has not granted is none."""
 
     instance_type: str
     is_spot: bool
@@ -55,7 +55,7 @@ class InstanceSeen:
 
 @dataclass(frozen=True)
 class JobRunSeen:
-    """A job run as EMR Serverless describes it. Lists have no tags. `use`: as it is billed, some time after its end."""
+    """A job run as EMR Serverless describes it. Lists have no tags. `billed`: its hours, as far as they are told."""
 
     job_run_id: str
     name: str
@@ -63,7 +63,7 @@ class JobRunSeen:
     details: str = ""
     created_at_ms: int = 0
     tags: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    use: ClusterUse | None = None
+    billed: ClusterUse | None = None
 
 
 class EmrService(Protocol):
@@ -82,7 +82,7 @@ class EmrService(Protocol):
         """The last one first."""
 
     def instances(self, cluster_id: str) -> Sequence[InstanceSeen]:
-        """All that the cluster has had."""
+        """All that the cluster has had, for 30 days; it tells of 2,000 at most."""
 
     def terminate(self, cluster_ids: Sequence[str]) -> None:
         """Allowed for ended clusters."""

@@ -1,9 +1,10 @@
 """The cost of a session by its use. Pure: the same arithmetic before a session and after it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
-from compactor.planning.cluster_plan import ClusterPlan, ClusterUse, Cost, PaidRates, StoreUse, UnitRates, store_use
+from compactor.planning.cluster_plan import ClusterPlan, ClusterUse, Cost, PaidRates, StoreUse, store_use
 from compactor.planning.sizing import INDEX_BYTES_PER_ROW, SessionSize
 from compactor.planning.time_model import SessionWork
 from launcher.sizing.instance_types import InstanceType, PriceList
@@ -13,6 +14,7 @@ SECONDS_MIN = 60.0
 
 _HOURS_OF_A_MONTH = 30 * 24
 _GIB = 1024**3
+_NO_USE = StoreUse()
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,6 @@ def rates_of(nodes: Nodes, prices: PriceList) -> PaidRates:
         get_usd_1000=prices.s3.get_usd_1000,
         storage_usd_gib_month=prices.s3.storage_usd_gib_month,
         priced_on=prices.priced_on.isoformat(),
-        units=UnitRates(
-            on_demand_usd_hour=nodes.worker.usd_hour(),
-            spot_usd_hour=nodes.worker.usd_hour(spot=True),
-            surcharge_usd_hour=nodes.worker.emr_usd_hour,
-            volumes_usd_hour=nodes.volume_gib * volume_usd / (nodes.on_demand + nodes.spot),
-            primary_usd_hour=primary_usd,
-            primary_surcharge_usd_hour=primary_emr_usd,
-        ),
     )
 
 
@@ -75,40 +69,45 @@ def cost_of(rates: PaidRates, seconds: float, start_seconds: float, store: Store
     )
 
 
-def cost_used(
-    plan: ClusterPlan, attempt_seconds: Sequence[float], store: StoreUse, use: ClusterUse | None = None
-) -> Cost:
-    """Of a session that has ended: each of its attempts had a cluster of its own, which is paid for a minute at least.
+@dataclass(frozen=True)
+class PaidAttempt:
+    """An attempt at a session for which a cluster was launched.
 
-    Args:
-        attempt_seconds: from each attempt's launch to its end, the cluster's start included; at least one
-        use: of the last attempt's nodes; None: it was not read, and counts as planned"""
-    each = [cost_of(plan.rates, seconds, plan.start_seconds, StoreUse()) for seconds in attempt_seconds]
-    last = cost_of(plan.rates, attempt_seconds[-1], plan.start_seconds, store)
-    last = last if use is None or plan.rates.units is None else _by_use(last, plan.rates.units, use)
-    paid = [*each[:-1], last]
+    Attributes:
+        launch: its name on the cluster, which all sessions of a launch have
+        rates, start_seconds: of its plan: of the cluster, or of the session's part of that
+        launched_at_ms, ended_at_ms: by the clock of who watched it; None: it runs, or its end was not seen
+        use: the session's part of what the nodes ran; None: it was not read, and counts as planned"""
+
+    launch: str
+    rates: PaidRates
+    start_seconds: float
+    launched_at_ms: int
+    ended_at_ms: int | None = None
+    use: ClusterUse | None = None
+
+    def ended(self, at_ms: int | None) -> Self:
+        return self if self.ended_at_ms is not None else replace(self, ended_at_ms=at_ms)
+
+    def cost(self, now_ms: int, store: StoreUse = _NO_USE) -> Cost:
+        ended_at_ms = self.ended_at_ms if self.ended_at_ms is not None else now_ms
+        seconds = max(ended_at_ms - self.launched_at_ms, 0) / 1000
+        planned = cost_of(self.rates, seconds, self.start_seconds, store)
+        if self.use is None:
+            return planned
+        nodes = ("instances_usd", "surcharge_usd", "volumes_usd", "spot_usd")
+        total_usd = self.use.usd + planned.requests_usd + planned.storage_usd
+        return planned.model_copy(update={**{name: getattr(self.use, name) for name in nodes}, "total_usd": total_usd})
+
+
+def cost_used(attempts: Sequence[PaidAttempt], now_ms: int, store: StoreUse) -> Cost:
+    """Of a session until now: its attempts, of which there is one at least, and its use of the store, told by the last
+    one.
+
+    Worked: an attempt of 30 s, which is paid for a minute, and one of 600 s, at $6 an hour: $1.10."""
+    paid = [*(each.cost(now_ms) for each in attempts[:-1]), attempts[-1].cost(now_ms, store)]
     amounts = {name: sum(getattr(cost, name) for cost in paid) for name in Cost.model_fields if name != "priced_on"}
-    return Cost(priced_on=plan.rates.priced_on, **amounts)
-
-
-def _by_use(cost: Cost, units: UnitRates, use: ClusterUse) -> Cost:
-    """With the real seconds of nodes in place of the planned ones.
-
-    Worked: 2 nodes on demand at $0.50 an hour for 30 minutes, one on Spot at $0.20 for 15, and a primary one at $0.30
-    for 30: $0.50 + 0.05 + 0.15.
-    """
-    spot_usd = use.spot_seconds / 3600 * units.spot_usd_hour
-    nodes_hours = (use.on_demand_seconds + use.spot_seconds) / 3600
-    on_demand_usd = use.on_demand_seconds / 3600 * units.on_demand_usd_hour
-    primary_hours = use.primary_seconds / 3600
-    serverless_usd = use.vcpu_hours * units.vcpu_usd_hour + use.gib_hours * units.gib_usd_hour
-    paid = {
-        "instances_usd": on_demand_usd + spot_usd + primary_hours * units.primary_usd_hour + serverless_usd,
-        "surcharge_usd": nodes_hours * units.surcharge_usd_hour + primary_hours * units.primary_surcharge_usd_hour,
-        "volumes_usd": nodes_hours * units.volumes_usd_hour + use.disk_gib_hours * units.disk_gib_usd_hour,
-    }
-    total_usd = sum(paid.values()) + cost.requests_usd + cost.storage_usd
-    return cost.model_copy(update={**paid, "spot_usd": spot_usd, "total_usd": total_usd})
+    return Cost(priced_on=paid[-1].priced_on, **amounts)
 
 
 def cost_sentences(cost: Cost, region: str) -> str:

@@ -6,8 +6,8 @@ executor is a worker of 2 vCPU, and a session has as many as give the tasks that
 """
 
 from compactor.model.errors import Invalid
-from compactor.planning.cluster_plan import PaidRates, UnitRates
-from launcher.sizing.instance_types import PriceList
+from compactor.planning.cluster_plan import ClusterUse, PaidRates
+from launcher.sizing.instance_types import PriceList, ServerlessPrices
 
 WORKER_VCPUS = 2
 WORKER_GIB = 16
@@ -55,9 +55,7 @@ def serverless_rates(prices: PriceList, executors: int, disk_gib: int, driver_gi
         disk_gib, driver_gib: of each executor; memory of the driver's JVM and its Python together
 
     Worked: 8 executors of 2 vCPU and 16 GB, a driver of 2 vCPU and 8 GB, at $0.052624 and $0.0057785 an hour: $1.73."""
-    if prices.serverless is None:
-        raise Invalid(f"the prices of {prices.region} have none of EMR Serverless: add serverless to the price file")
-    each = prices.serverless
+    each = _prices_of(prices)
     vcpus = executors * WORKER_VCPUS + driver_vcpus_of(driver_gib)
     memory_gib = executors * WORKER_GIB + driver_gib
     charged_disk_gib = executors * (disk_gib - DISK_GIB_MIN)
@@ -70,9 +68,18 @@ def serverless_rates(prices: PriceList, executors: int, disk_gib: int, driver_gi
         storage_usd_gib_month=prices.s3.storage_usd_gib_month,
         priced_on=prices.priced_on.isoformat(),
         start_is_paid=False,
-        units=UnitRates(
-            vcpu_usd_hour=each.vcpu_usd_hour,
-            gib_usd_hour=each.gib_usd_hour,
-            disk_gib_usd_hour=each.disk_gib_usd_hour,
-        ),
     )
+
+
+def with_cost_of_hours(use: ClusterUse, prices: PriceList) -> ClusterUse:
+    """Of what EMR Serverless bills. Raises `Invalid` if the list has no prices of it."""
+    each = _prices_of(prices)
+    workers_usd = use.vcpu_hours * each.vcpu_usd_hour + use.gib_hours * each.gib_usd_hour
+    disks_usd = use.disk_gib_hours * each.disk_gib_usd_hour
+    return use.model_copy(update={"instances_usd": workers_usd, "volumes_usd": disks_usd})
+
+
+def _prices_of(prices: PriceList) -> ServerlessPrices:
+    if prices.serverless is None:
+        raise Invalid(f"the prices of {prices.region} have none of EMR Serverless: add serverless to the price file")
+    return prices.serverless

@@ -14,7 +14,7 @@ from compactor.lake import DeltaCatalog
 from compactor.model.clock import SystemClock
 from compactor.model.errors import ErrorKind, Unavailable
 from compactor.planning.bundle_plan import BundleBounds
-from compactor.planning.cluster_plan import ClusterPlan
+from compactor.planning.cluster_plan import ClusterPlan, ClusterUse
 from compactor.planning.session_planner import pin_sessions
 from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.sessions.keys import SessionFolder
@@ -277,6 +277,7 @@ class Written:
     attempt: int = 0
     in_flight: InFlight | None = None
     ends: list[SessionEnd] = field(default_factory=list)
+    charges: list[ClusterUse] = field(default_factory=list)
 
     def at(self, moment: str) -> None:
         self.done.append(moment)
@@ -309,6 +310,11 @@ class Written:
 
     def stalled(self, launch: Launch, members: Collection[Member], quiet_seconds: float) -> None:
         self.done.append("stalled")
+
+    def charged(self, launch: Launch, use: ClusterUse) -> None:
+        assert self.in_flight is not None, "before its end is recorded"
+        assert launch.name == self.in_flight.name
+        self.charges.append(use)
 
     def settled(self, ends: Mapping[str, SessionEnd], retried: Sequence[Retried], at_ms: int) -> None:
         self.in_flight = None
@@ -358,23 +364,52 @@ def test_a_session_is_launched_once_if_its_launcher_dies_at_any_point_and_the_su
     assert outcome.result.rows_out == 2
 
 
-def test_a_session_is_settled_with_what_its_nodes_have_run_where_a_service_says_so(tried: Tried) -> None:
+def charge_of(tried: Tried, written: Written) -> ClusterUse | None:
+    """Checked to be what the service of the place says, at the prices of its nodes."""
+    cluster = tried.plan().cluster
+    if cluster is None:
+        assert written.charges == []
+        return None
+    (use,) = written.charges
+    assert use.usd > 0
+    if cluster.primary_instance_type is None:
+        assert use.vcpu_hours > 0
+        assert (use.on_demand_seconds, use.spot_seconds) == (0, 0)
+    else:
+        assert use.vcpu_hours == 0
+        assert use.on_demand_seconds >= 60 * (cluster.nodes + 1)
+        node_hours = use.on_demand_seconds / (cluster.nodes + 1) / 3600
+        assert use.usd == pytest.approx(cluster.rates.usd_hour * node_hours)
+    return use
+
+
+def test_a_session_is_charged_with_what_its_nodes_have_run_where_a_service_says_so(tried: Tried) -> None:
     tried.place.jobs_do(Does.RUNS_SESSION)
     tried.place.let_go()
-    outcome = run(tried, Written())
-    assert isinstance(outcome, Succeeded), outcome
-    used, cluster = outcome.result.used, tried.plan().cluster
-    if cluster is None:
-        assert used is None
-    elif cluster.primary_instance_type is None:
-        assert used is not None
-        assert used.vcpu_hours > 0
-        assert (used.primary_seconds, used.on_demand_seconds, used.spot_seconds) == (0, 0, 0)
-    else:
-        assert used is not None
-        assert used.primary_seconds >= 60
-        assert used.on_demand_seconds == pytest.approx(used.primary_seconds * cluster.nodes)
-        assert used.vcpu_hours == 0
+    written = Written()
+    assert isinstance(run(tried, written), Succeeded)
+    charge_of(tried, written)
+
+
+def test_an_attempt_that_failed_is_charged_like_one_that_succeeded(tried: Tried) -> None:
+    tried.place.jobs_do(Does.FAILS)
+    written = Written()
+    assert run(tried, written) is LeftOpen.NONE
+    assert [each[:8] for each in written.done if "retried" in each] == ["retried:"]
+    charge_of(tried, written)
+
+
+@pytest.mark.parametrize("command", [SessionCommand.CANCEL, SessionCommand.STOP])
+def test_an_attempt_that_was_stopped_is_charged_by_the_successor_that_stopped_it(
+    tried: Tried, command: SessionCommand
+) -> None:
+    tried.place.jobs_do(Does.RUNS_SESSION)
+    written = Written(dies="after 4, launched")
+    with pytest.raises(Died):
+        run(tried, written)
+    wait_until(lambda: tried.place.running() == 1)
+    run(tried, written, command)
+    charge_of(tried, written)
 
 
 @pytest.mark.parametrize("moment", MOMENTS[2:])

@@ -248,6 +248,8 @@ def test_small_sessions_share_a_cluster_and_its_cost(
     assert [each.cluster is not None and each.cluster.cost.total_usd > 0 for each in planned] == [True] * 5
     assert [each.cost is not None and each.cost.total_usd > 0 for each in ended] == [True] * 5
     assert all(each.expected_cost is not None for each in ended)
+    parts = {paid.use for session in job_run.sessions.values() for paid in session.paid}
+    assert [part is not None and part.usd > 0 for part in parts] == [True], "equal ones, of what the nodes ran"
     wait_until(lambda: place.running() == 0)
 
 

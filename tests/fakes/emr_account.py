@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compactor.model.clock import Clock
@@ -203,6 +203,7 @@ class EmrAccount:
     """
     mishaps            failures of the clusters that are launched from now on, one each, in order; None: no failure
     unlisted_seconds   for which a new cluster is missing from listings
+    spot_is_short      EC2 grants no instance on Spot
     """
 
     def __init__(self, clock: Clock, steps: StepRunner, timings: Timings = Timings()) -> None:
@@ -211,6 +212,7 @@ class EmrAccount:
         self.timings = timings
         self.mishaps: list[Mishap | None] = []
         self.unlisted_seconds = 0.0
+        self.spot_is_short = False
         self.clusters: dict[str, FakeCluster] = {}
         self._numbers = 0
 
@@ -287,21 +289,18 @@ class EmrAccount:
         return _page("Steps", steps, request.get("Marker"))
 
     def list_instances(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Of instance groups and fleets: each node is there from the beginning of the cluster to its end."""
+        """Of instance groups and fleets: each node is there from the beginning of the cluster to its end. Where there
+        is none on Spot, EMR tells of what it asks EC2 for, until a fleet takes one on demand instead."""
         cluster = self._cluster(request["ClusterId"])
-        timeline = {"CreationDateTime": time_of(cluster.created_ms)}
-        if cluster.ended_ms is not None:
-            timeline["EndDateTime"] = time_of(cluster.ended_ms)
-        state = "TERMINATED" if cluster.state in ENDED else "RUNNING"
-        found = [
-            {
-                "Id": f"ci-{number:013d}",
-                "Status": {"State": state, "StateChangeReason": {}, "Timeline": timeline},
-                "Market": market,
-                "InstanceType": instance_type,
-            }
-            for number, (market, instance_type) in enumerate(_nodes_of(cluster.request["Instances"]))
-        ]
+        found: list[dict[str, Any]] = []
+        for each in _nodes_of(cluster.request["Instances"]):
+            if each.market == "SPOT" and self.spot_is_short:
+                until_ms = None if each.spot_minutes is None else cluster.created_ms + 60_000 * each.spot_minutes
+                found.append(_listed(len(found), each, cluster, cluster.created_ms, until_ms, granted=False))
+                if until_ms is not None and until_ms < self.clock.now_ms():
+                    found.append(_listed(len(found), replace(each, market="ON_DEMAND"), cluster, until_ms))
+            else:
+                found.append(_listed(len(found), each, cluster, cluster.created_ms))
         return _page("Instances", found, request.get("Marker"))
 
     # -- state changes of clusters
@@ -481,14 +480,52 @@ def check_scaling(policy: Mapping[str, Any]) -> None:
             raise Refused("ValidationException", f"{name} is {limits[name]}, and the maximum {maximum}")
 
 
-def _nodes_of(instances: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The market and the type of each node as it was asked for."""
+@dataclass(frozen=True)
+class _Node:
+    """As it was asked for. `spot_minutes`: after which its fleet takes one on demand; None: never."""
+
+    market: str
+    instance_type: str
+    spot_minutes: int | None = None
+
+
+def _nodes_of(instances: Mapping[str, Any]) -> Iterator[_Node]:
     for group in instances.get("InstanceGroups", []):
-        yield from [(group.get("Market", "ON_DEMAND"), group["InstanceType"])] * group["InstanceCount"]
+        yield from [_Node(group.get("Market", "ON_DEMAND"), group["InstanceType"])] * group["InstanceCount"]
     for fleet in instances.get("InstanceFleets", []):
         instance_type = fleet["InstanceTypeConfigs"][0]["InstanceType"]
-        yield from [("ON_DEMAND", instance_type)] * fleet.get("TargetOnDemandCapacity", 0)
-        yield from [("SPOT", instance_type)] * fleet.get("TargetSpotCapacity", 0)
+        yield from [_Node("ON_DEMAND", instance_type)] * fleet.get("TargetOnDemandCapacity", 0)
+        on_spot = fleet.get("LaunchSpecifications", {}).get("SpotSpecification", {})
+        switches = on_spot.get("TimeoutAction") == "SWITCH_TO_ON_DEMAND"
+        minutes = on_spot["TimeoutDurationMinutes"] if switches else None
+        yield from [_Node("SPOT", instance_type, minutes)] * fleet.get("TargetSpotCapacity", 0)
+
+
+def _listed(
+    number: int,
+    node: _Node,
+    cluster: FakeCluster,
+    created_ms: int,
+    until_ms: int | None = None,
+    *,
+    granted: bool = True,
+) -> dict[str, Any]:
+    ended_ms = until_ms if cluster.ended_ms is None else min(cluster.ended_ms, until_ms or cluster.ended_ms)
+    timeline = {"CreationDateTime": time_of(created_ms)}
+    if ended_ms is not None:
+        timeline["EndDateTime"] = time_of(ended_ms)
+    running = "RUNNING" if granted else "AWAITING_FULFILLMENT"
+    instance = {
+        "Id": f"ci-{number:013d}",
+        "Status": {
+            "State": running if ended_ms is None else "TERMINATED",
+            "StateChangeReason": {},
+            "Timeline": timeline,
+        },
+        "Market": node.market,
+        "InstanceType": node.instance_type,
+    }
+    return instance | ({"Ec2InstanceId": f"i-{number:017d}"} if granted else {})
 
 
 def _page(name: str, found: list[dict[str, Any]], marker: str | None) -> dict[str, Any]:

@@ -62,12 +62,14 @@ class FakeJobRun:
 
 @dataclass
 class ServerlessAccount:
-    """`mishaps`: the failure details of the job runs that are started from now on, one each; None: no failure."""
+    """`mishaps`: the failure details of the job runs that are started from now on, one each; None: no failure.
+    `billed_after_seconds`: after its end a job run's bill is told."""
 
     clock: Clock
     steps: StepRunner
     application_ids: tuple[str, ...] = ("00abcdefgh123456",)
     seconds_in_a_state: float = 10.0
+    billed_after_seconds: float = 0.0
     mishaps: list[str | None] = field(default_factory=list)
     job_runs: dict[str, FakeJobRun] = field(default_factory=dict)
     tokens: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -107,7 +109,8 @@ class ServerlessAccount:
     def get_job_run(self, request: Mapping[str, Any]) -> dict[str, Any]:
         job_run = self._job_run(request)
         found = job_run.described() | {"jobRunId": job_run.job_run_id, "jobDriver": job_run.request["jobDriver"]}
-        if job_run.state not in LIVE:
+        billed_at_ms = job_run.since_ms + round(self.billed_after_seconds * 1000)
+        if job_run.state not in LIVE and self.clock.now_ms() >= billed_at_ms:
             hours = (job_run.since_ms - job_run.created_ms) / 3_600_000
             found["billedResourceUtilization"] = {
                 "vCPUHour": 4 * hours,

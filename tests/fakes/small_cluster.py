@@ -14,7 +14,7 @@ from compactor.log.durable_log import DurableLog
 from compactor.model.clock import Clock
 from compactor.model.errors import EXIT_FENCED, ErrorKind, Fenced, LithifyError, Unavailable
 from compactor.planning.bundle_plan import BundleMember, BundlePlan
-from compactor.planning.cluster_plan import ClusterPlan
+from compactor.planning.cluster_plan import ClusterPlan, ClusterUse
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan
 from compactor.sessions.bundle import MemberTask, UnloggedEnd, run_bundle
@@ -111,6 +111,7 @@ class SmallCluster:
     jobs           by name, of all clusters of this place
     place          only jobs that were launched there are found; `reaches`: whose jobs can be attached to
     answer_is_lost whether a launch succeeds while the launcher gets `Unavailable`
+    ran            what the nodes of the clusters that were launched for its jobs have run, of each
     """
 
     state: ObjectStore
@@ -128,6 +129,7 @@ class SmallCluster:
     kind: str = "small"
     status_is_free: bool = True
     answer_is_lost: bool = False
+    ran: ClusterUse | None = None
 
     def resources(self) -> Resources | ClusterRoom:
         return self.has
@@ -207,6 +209,9 @@ class SmallJob:
                 return JobFailed(ErrorKind.UNAVAILABLE, "was ended from outside")
         assert self._exit_code is not None
         return status_of_exit(self._exit_code, "no space left\non device" if self._exit_code == 137 else "")
+
+    def use(self, plan: ClusterPlan) -> ClusterUse | None:
+        return self._cluster.ran
 
     def stop(self) -> None:
         self.stops += 1

@@ -44,7 +44,7 @@ from tests.fakes.emr_serverless_account import NO_SERVERLESS_CAPACITY, Serverles
 from tests.fakes.emr_steps import ScriptedSteps, parse_submit
 from tests.fakes.manual_clock import ManualClock
 from tests.servers import REGION, aws_environment
-from tests.unit.launcher.test_emr_request import ON_DEMAND, SERVERLESS_SETTINGS, SETTINGS
+from tests.unit.launcher.test_emr_request import ON_DEMAND, SERVERLESS_SETTINGS, SETTINGS, WITH_SPOT
 
 pytestmark = pytest.mark.servers
 
@@ -134,6 +134,30 @@ def test_a_session_gets_a_cluster_that_ends_with_its_step(service: Service) -> N
     service.clock.sleep(UNTIL_IT_IS_GONE)
     assert job.status() == JobSucceeded()
     assert service.server.emr.live() == []
+
+
+@pytest.mark.parametrize("is_fleet", [True, False])
+def test_nodes_on_spot_that_ec2_does_not_grant_cost_nothing_and_those_in_their_place_what_they_cost_on_demand(
+    service: Service, is_fleet: bool
+) -> None:
+    service.settings = service.settings.model_copy(update={"use_fleets": is_fleet})
+    service.server.emr.spot_is_short = True
+    reference = service.cluster().launch(job_of(), WITH_SPOT)
+    job = service.cluster("second").attach(reference)
+    assert job is not None
+    service.clock.sleep(1_200)
+    use, prices = job.use(WITH_SPOT), ClusterRoom().prices
+    assert use is not None
+    replaced = 2 * 600 if is_fleet else 0  # after the ten minutes that a fleet waits for Spot
+    assert (use.on_demand_seconds, use.spot_seconds, use.spot_usd) == (
+        1_200 * (1 + WITH_SPOT.core_nodes) + replaced,
+        0,
+        0,
+    )
+    worker = prices.instance_type(WITH_SPOT.instance_type)
+    primary = prices.instance_type(WITH_SPOT.primary_instance_type or "")
+    paid = 1_200 * primary.usd_hour() + (1_200 * WITH_SPOT.core_nodes + replaced) * worker.usd_hour()
+    assert use.instances_usd == pytest.approx(paid / 3_600)
 
 
 def test_an_attempt_is_launched_once_whoever_asks(service: Service) -> None:
@@ -527,6 +551,25 @@ def test_a_cluster_that_cannot_be_ended_is_looked_at_again(service: Service) -> 
     assert swept.look_and_end() == []
     fake.protected = False
     assert swept.look_and_end() == [job_of().name]
+
+
+@pytest.mark.parametrize(("billed_after_seconds", "is_told"), [(0, True), (12, True), (10**6, False)])
+def test_the_bill_of_serverless_is_read_though_it_comes_some_seconds_after_the_end(
+    service: Service, billed_after_seconds: float, is_told: bool
+) -> None:
+    service.server.serverless.billed_after_seconds = billed_after_seconds
+    cluster = service.serverless()
+    job = cluster.attach(cluster.launch(job_of(), ON_DEMAND))
+    assert job is not None
+    service.clock.sleep(UNTIL_IT_RUNS)
+    assert job.status() == JobRunning()
+    service.clock.sleep(1_800)
+    service.steps.started[0][1].exit_code = 0
+    assert job.status() == JobSucceeded()
+    ended_at_seconds = service.clock.monotonic_seconds()
+    use = job.use(ON_DEMAND)
+    assert (use is not None and use.usd > 4 * 0.5 * 0.052624) == is_told
+    assert service.clock.monotonic_seconds() - ended_at_seconds <= 30
 
 
 def test_ownerless_job_runs_of_serverless_are_ended_likewise(service: Service) -> None:

@@ -12,6 +12,7 @@ import pytest
 from compactor.events.types import SessionSucceededEvent
 from compactor.model.errors import Corrupt, Invalid, LithifyError, OutOfMemory, Unavailable
 from compactor.planning.bundle_plan import BundleBounds, BundleMember
+from compactor.planning.cluster_plan import ClusterUse
 from compactor.sessions.keys import SessionObject
 from compactor.storage.create_once import ATTEMPTS_MAX
 from compactor.storage.local import LocalStore
@@ -22,7 +23,7 @@ from dispatcher.records.job_run_log import CancelRequested, JobRunClaimed, JobRu
 from dispatcher.records.metrics_samples import COST, EXPECTED_COST, SESSIONS_RUNNING
 from dispatcher.records.outcome import used_usd
 from dispatcher.records.sessions import SessionEnded
-from dispatcher.scheduling.lease_log import LeaseTaken, lease_log
+from dispatcher.scheduling.lease_log import IN_ALL, LeaseTaken, lease_log
 from launcher.outcomes import Cancelled
 from launcher.poller import PollerSettings
 from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
@@ -578,6 +579,70 @@ def test_sessions_that_share_a_cluster_are_told_with_their_parts_of_its_cost_bef
     counted = {sample.metric: sample.value for sample in desk.metrics.samples()}
     assert counted[EXPECTED_COST] == pytest.approx(sum(part.total_usd for part in parts))
     assert counted[COST] == pytest.approx(used_usd(state, desk.clock.now_ms()))
+
+
+RAN = ClusterUse(on_demand_seconds=3_600, spot_seconds=600, instances_usd=3.0, surcharge_usd=1.5, spot_usd=0.75)
+REQUESTS = 0.001
+"""Of S3 cost no more than this part of that."""
+
+
+def paid_parts(desk: Desk, job_run_id: str) -> dict[str, list[float]]:
+    """Of each day's session, by attempt: its part of what the nodes ran, in US dollars."""
+    sessions = desk.job_run(job_run_id).sessions.values()
+    return {
+        str(each.pin.partition["day"]): [0.0 if paid.use is None else paid.use.usd for paid in each.paid]
+        for each in sessions
+    }
+
+
+def test_sessions_that_share_a_cluster_pay_equal_parts_of_what_its_nodes_have_run(desk: Desk) -> None:
+    desk.cluster.has, desk.cluster.ran = ClusterRoom(ClusterLimits(nodes_max=2)), RAN
+    desk.append_days(DAYS, 3)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.run()
+    state = succeeded(desk, job_run_id, 3)
+    assert launches(desk) == ["bundle"]
+    assert paid_parts(desk, job_run_id) == {day: [pytest.approx(RAN.usd / 3)] for day in "123"}
+    assert used_usd(state, desk.clock.now_ms()) == pytest.approx(RAN.usd, rel=REQUESTS)
+    counted = {sample.metric: sample.value for sample in desk.metrics.samples()}
+    assert counted[COST] == pytest.approx(RAN.usd, rel=REQUESTS)
+    assert sum(amounts[IN_ALL] for amounts in desk.turns.now().spent.values()) == pytest.approx(RAN.usd)
+
+
+@pytest.mark.parametrize("behaviour", [Crashes(1), Fails(OutOfMemory("memory ran out"))], ids=str)
+def test_a_member_that_failed_and_those_that_had_ended_pay_their_parts_and_it_pays_for_its_next_cluster_alone(
+    desk: Desk, behaviour: MemberRuns
+) -> None:
+    desk.cluster.has, desk.cluster.ran = ClusterRoom(ClusterLimits(nodes_max=2)), RAN
+    desk.cluster.members = only("2", behaviour)
+    desk.append_days(DAYS, 3)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.run()
+    state = succeeded(desk, job_run_id, 3)
+    parts, third = paid_parts(desk, job_run_id), pytest.approx(RAN.usd / 3)
+    assert parts["2"] == [third, pytest.approx(RAN.usd)]
+    assert {each[0] for each in parts.values()} == {parts["1"][0]}
+    assert used_usd(state, desk.clock.now_ms()) == pytest.approx(RAN.usd * len(launches(desk)), rel=REQUESTS)
+
+
+def test_a_member_that_ended_while_others_ran_pays_its_part_though_another_dispatcher_saw_the_end_of_its_cluster(
+    desk: Desk,
+) -> None:
+    held = threading.Event()
+    desk.cluster.has, desk.cluster.ran = ClusterRoom(ClusterLimits(nodes_max=2)), RAN
+    desk.cluster.members = first_day_only(held)
+    desk.append_days(DAYS, 3)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.tick_until(lambda: any(each.end is not None for each in desk.job_run(job_run_id).sessions.values()))
+    desk.controller.drain(0)
+    held.set()
+    second = desk.second()
+    second.cluster.has, second.cluster.ran = desk.cluster.has, RAN
+    second.run()
+    state = succeeded(second, job_run_id, 3)
+    assert paid_parts(second, job_run_id) == {day: [pytest.approx(RAN.usd / 3)] for day in "123"}
+    assert used_usd(state, second.clock.now_ms()) == pytest.approx(RAN.usd, rel=REQUESTS)
+    second.close()
 
 
 # ------------------------------------------------------------------------------------- before anything is launched

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from compactor.log.keys import EntryObject
-from compactor.planning.cluster_plan import ClusterPlan, PaidRates
+from compactor.planning.cluster_plan import ClusterPlan, ClusterUse, PaidRates
 from compactor.planning.spec import SessionPlan, SessionSpec
 from dispatcher.cli.job_run_lines import job_run_lines
 from dispatcher.cli.output import as_text
@@ -241,6 +241,28 @@ def test_a_job_run_that_would_cost_too_much_waits_with_one_event(tmp_path: Path,
     close(desk, other)
 
 
+@pytest.mark.parametrize(("usd", "is_started"), [(0.3, True), (None, False)], ids=["known", "as may have run"])
+def test_a_day_has_spent_what_the_nodes_ran_and_not_what_may_have_run_once_that_is_known(
+    tmp_path: Path, hold: threading.Event, usd: float | None, is_started: bool
+) -> None:
+    """The next one is expected to cost $1 of $1.50 a day, and one has run for 20 minutes at $2 an hour."""
+    desk, other = fleet(tmp_path, Limits(all=SharedLimits(usd_per_day=1.5)), hold)
+    desk.move_on(86_400 - desk.clock.now_ms() / 1000 % 86_400)
+    desk.append_days(DAYS, 2)
+    for day in (1, 2):
+        accept(desk, f"run {day}", source_table_id=DAYS, partitions=[{"day": str(day)}])
+    desk.cluster.ran = None if usd is None else ClusterUse(instances_usd=usd)
+    desk.tick_until(lambda: running(desk) == 1 and any(desk.job_run(f"run {n}").waits_for_money for n in (1, 2)))
+    desk.move_on(1_200)
+    hold.set()
+    desk.tick_until(lambda: any(desk.job_run(f"run {n}").ended for n in (1, 2)))
+    for _ in range(3):
+        desk.move_on(700)
+        tick_all(desk)
+    assert all(desk.job_run(f"run {n}").ended is not None for n in (1, 2)) == is_started
+    close(desk, other)
+
+
 def test_what_a_session_has_waited_is_taken_from_its_desired_sla_at_each_plan(tmp_path: Path) -> None:
     desk = OnClusters(tmp_path)
     desk.settings = replace(desk.settings, limits=Limits(job_run=JobRunLimits(usd=0.5)))
@@ -353,8 +375,8 @@ def test_a_place_is_free_for_the_highest_priority_once_its_lease_has_ended_thoug
     desk.cluster.behaves = lambda _: Succeeds(events.pop() if events else hold)
     end = desk.turns.end
 
-    def end_and_stay(lease: Lease) -> None:
-        end(lease)
+    def end_and_stay(lease: Lease, usd: float | None) -> None:
+        end(lease, usd)
         if not has_ended.is_set():
             has_ended.set()
             hold.wait()

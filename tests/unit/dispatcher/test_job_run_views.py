@@ -11,7 +11,7 @@ from compactor.events.session_events import session_succeeded
 from compactor.log.durable_log import DurableLog
 from compactor.model.counts import RowCounts
 from compactor.model.errors import ErrorKind
-from compactor.planning.cluster_plan import ClusterPlan, StoreUse
+from compactor.planning.cluster_plan import ClusterPlan, ClusterUse, StoreUse
 from compactor.planning.sizing import SessionSize
 from compactor.planning.spec import SessionResult
 from compactor.sessions.keys import SessionFolder
@@ -30,6 +30,7 @@ from dispatcher.records.job_run_log import (
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.outcome import expected_sla, with_cost
 from dispatcher.records.sessions import (
+    LaunchCharged,
     SessionEnded,
     SessionLaunched,
     SessionLaunching,
@@ -37,10 +38,11 @@ from dispatcher.records.sessions import (
     SessionRetried,
     SessionState,
 )
+from dispatcher.scheduling.leases import usd_at_most
 from launcher.outcomes import Failed, Succeeded
 from launcher.plan import makespan_seconds
 from launcher.sizing.cluster_choice import ClusterRoom, choose_cluster
-from launcher.sizing.money import cost_used
+from launcher.sizing.money import cost_of
 from launcher.spark_job import ClusterReference
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
@@ -87,7 +89,12 @@ class State:
     def launch(self, attempt: int) -> None:
         self.write(
             SessionLaunching(
-                epoch=1, session_id=SESSION, attempt=attempt, at_ms=self.clock.now_ms(), name="x", place="here"
+                epoch=1,
+                session_id=SESSION,
+                attempt=attempt,
+                at_ms=self.clock.now_ms(),
+                name=f"x{attempt}",
+                place="here",
             )
         )
         reference = ClusterReference(kind="emr", ids={})
@@ -101,6 +108,10 @@ class State:
                 attempt=1, round_number=number, rounds=len(counts), entry_number=number, counts=each, seconds=1.0
             )
             log.append(lambda _, done=done: [done])  # type: ignore[misc]
+
+    def session_state(self) -> SessionState:
+        (session,) = self.log.load().state.sessions.values()
+        return session
 
     def fail(self) -> None:
         end = Failed(attempt=2, error_kind=ErrorKind.CRASHED, reasons=("it crashed",))
@@ -394,6 +405,50 @@ def test_the_used_cost_grows_with_every_attempt_and_not_between_them(state: Stat
     assert state.view().usd == pytest.approx(cluster.rates.usd_hour / 4)
 
 
+def test_an_attempt_costs_what_its_own_launch_did_whatever_is_planned_for_the_next(state: State) -> None:
+    cheap, dear = a_cluster(), a_cluster()
+    dear = dear.model_copy(update={"rates": dear.rates.model_copy(update={"instances_usd_hour": 100.0})})
+    state.accept()
+    state.plan(10.0, cheap)
+    state.launch(attempt=1)
+    state.clock.sleep(600)
+    state.write(retried(2, state.clock.now_ms()))
+    state.plan(10.0, dear)
+    assert state.view().usd == pytest.approx(cheap.rates.usd_hour / 6)
+    state.launch(attempt=2)
+    state.clock.sleep(60)
+    assert state.view().usd == pytest.approx(cheap.rates.usd_hour / 6 + dear.rates.usd_hour / 60)
+    state.write(LaunchCharged(epoch=1, name="x1", sessions=1, use=ClusterUse(instances_usd=7.0)))
+    assert state.view().usd == pytest.approx(7 + dear.rates.usd_hour / 60)
+
+
+def test_an_attempt_whose_end_nobody_saw_costs_until_the_next_one_is_launched_unless_its_nodes_are_known(
+    state: State,
+) -> None:
+    cluster = a_cluster()
+    state.accept()
+    state.plan(10.0, cluster)
+    state.launch(attempt=1)
+    state.clock.sleep(600)
+    state.launch(attempt=2)
+    state.clock.sleep(300)
+    assert state.view().usd == pytest.approx(cluster.rates.usd_hour / 4)
+    state.write(LaunchCharged(epoch=1, name="x1", sessions=2, use=ClusterUse(instances_usd=7.0)))
+    assert state.view().usd == pytest.approx(3.5 + cluster.rates.usd_hour / 12)
+
+
+def test_the_limit_of_a_job_run_counts_attempts_that_failed_beside_the_one_that_runs(state: State) -> None:
+    cluster = a_cluster()
+    state.accept()
+    state.plan(10.0, cluster)
+    state.launch(attempt=1)
+    state.write(LaunchCharged(epoch=1, name="x1", sessions=1, use=ClusterUse(instances_usd=7.0)))
+    state.write(retried(2, state.clock.now_ms()))
+    assert usd_at_most(state.session_state(), state.clock.now_ms()) == 7
+    state.launch(attempt=2)
+    assert usd_at_most(state.session_state(), state.clock.now_ms()) == pytest.approx(7 + cluster.usd_charged)
+
+
 def test_the_end_of_a_session_says_what_it_was_expected_to_cost_and_what_it_used(state: State) -> None:
     cluster = a_cluster()
     state.accept()
@@ -416,7 +471,7 @@ def test_the_end_of_a_session_says_what_it_was_expected_to_cost_and_what_it_used
     (session,) = state.records.log(RUN).load().state.sessions.values()
     end = with_cost(Succeeded(result=result), session, state.clock.now_ms())
     assert isinstance(end, Succeeded)
-    assert end.result.cost == cost_used(cluster, [600.0], store)
+    assert end.result.cost == cost_of(cluster.rates, 600, cluster.start_seconds, store)
     assert end.result.expected_cost == cluster.cost
     event = session_succeeded(SESSION, {"day": "1"}, end.result)
     assert (event.cost, event.expected_cost) == (end.result.cost, cluster.cost)

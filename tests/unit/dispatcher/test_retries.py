@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from structlog.testing import capture_logs
 from compactor.engine.in_process import InProcessEngine
 from compactor.events.types import RehashCompletedEvent, SessionRoundCompletedEvent, SessionSucceededEvent
 from compactor.model.errors import Denied, ErrorKind, OutOfMemory, Unavailable
+from compactor.planning.cluster_plan import ClusterUse
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan
 from compactor.sessions.keys import SessionFolder
@@ -22,7 +24,10 @@ from dispatcher.records.claims import Claim, claim_job_run
 from dispatcher.records.job_run_events import SessionPlannedEvent, SessionRetriedEvent
 from dispatcher.records.job_run_log import CancelRequested, JobRunStatus
 from dispatcher.records.metrics_samples import COST
+from dispatcher.records.outcome import session_cost, used_usd
 from dispatcher.records.sessions import SessionLaunching
+from dispatcher.scheduling.lease_log import IN_ALL
+from launcher.launch import SessionCommand
 from launcher.outcomes import Failed
 from launcher.retrying import FailureCounts, RetryPolicy
 from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
@@ -34,6 +39,10 @@ from tests.fakes.dispatch_desk import QUICK, TABLE, Desk
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
 from tests.fakes.small_cluster import Behaviour, Crashes, Fails, Hangs, HasNoRoom, Succeeds
+
+RAN = ClusterUse(
+    on_demand_seconds=3_600, spot_seconds=600, instances_usd=2.0, surcharge_usd=0.5, volumes_usd=0.25, spot_usd=0.125
+)
 
 OVERTAKEN = 3
 """The exit code of a Spark job that another compactor was faster than."""
@@ -404,6 +413,79 @@ def test_a_session_on_a_cluster_of_its_own_is_told_with_its_cost_before_and_afte
     assert planned.cluster == plan_of(desk, job_run_id, 1).cluster
     counted = {sample.metric: sample.value for sample in desk.metrics.samples()}
     assert counted[COST] == pytest.approx(succeeded.cost.total_usd)
+
+
+def test_a_session_has_cost_what_the_nodes_of_each_of_its_attempts_have_run(desk: Desk) -> None:
+    desk.launcher_settings = replace(QUICK, retry=replace(QUICK.retry, max_attempts=3))
+    desk = replace(desk)
+    desk.cluster.has, desk.cluster.ran = ClusterRoom(), RAN
+    desk.cluster.behaves = in_turn(Crashes(), HasNoRoom())
+    desk.append([{"id": 1}])
+    job_run_id = desk.accept()
+    desk.run()
+    (succeeded,) = [event.data for event in desk.sink.events if isinstance(event.data, SessionSucceededEvent)]
+    assert succeeded.cost is not None
+    assert (succeeded.cost.instances_usd, succeeded.cost.spot_usd) == (2 * RAN.instances_usd, 2 * RAN.spot_usd)
+    assert succeeded.cost.surcharge_usd + succeeded.cost.volumes_usd == 2 * (RAN.surcharge_usd + RAN.volumes_usd)
+    (session,) = desk.job_run(job_run_id).sessions.values()
+    assert session_cost(session, desk.clock.now_ms()) == succeeded.cost
+    assert booked(desk) == pytest.approx(2 * RAN.usd), "the limits of a day have spent that, and not what may have run"
+    desk.close()
+
+
+def test_a_session_that_failed_has_cost_what_its_nodes_have_run(desk: Desk) -> None:
+    desk.cluster.has, desk.cluster.ran = ClusterRoom(), RAN
+    desk.cluster.behaves = in_turn(Crashes())
+    desk.append([{"id": 1}])
+    job_run_id = desk.accept()
+    desk.run()
+    state = desk.job_run(job_run_id)
+    assert state.status is JobRunStatus.FAILED
+    assert used_usd(state, desk.clock.now_ms()) == pytest.approx(RAN.usd)
+    assert view_job_run(desk.records, job_run_id, desk.clock).usd == pytest.approx(RAN.usd)
+    assert {sample.metric: sample.value for sample in desk.metrics.samples()}[COST] == pytest.approx(RAN.usd)
+    assert booked(desk) == pytest.approx(RAN.usd)
+
+
+@pytest.mark.parametrize("leaves", [SessionCommand.STOP, SessionCommand.LEAVE])
+def test_an_attempt_that_a_dispatcher_stopped_or_left_to_the_next_one_is_paid_for_once(
+    desk: Desk, leaves: SessionCommand
+) -> None:
+    held = threading.Event()
+    desk.cluster.has, desk.cluster.ran = ClusterRoom(), RAN
+    desk.cluster.behaves = lambda _: Succeeds(held)
+    desk.append([{"id": 1}])
+    job_run_id = desk.accept()
+    desk.tick_until(lambda: desk.cluster.running == 1)
+    desk.controller.drain(0, lambda: leaves is SessionCommand.STOP)
+    held.set()
+    second = desk.second()
+    second.cluster.has, second.cluster.ran = ClusterRoom(), RAN
+    second.run()
+    state = second.job_run(job_run_id)
+    assert state.status is JobRunStatus.SUCCEEDED
+    launches = 2 if leaves is SessionCommand.STOP else 1
+    (session,) = state.sessions.values()
+    assert [each.use for each in session.paid] == [RAN] * launches
+    second.close()
+
+
+def test_a_session_whose_nodes_cannot_be_read_has_cost_what_was_planned(desk: Desk) -> None:
+    desk.cluster.has = ClusterRoom()
+    desk.append([{"id": 1}])
+    job_run_id = desk.accept()
+    desk.run()
+    (session,) = desk.job_run(job_run_id).sessions.values()
+    (attempt,) = session.paid
+    cost = session_cost(session, desk.clock.now_ms())
+    assert cost is not None
+    assert attempt.use is None
+    assert cost.instances_usd == pytest.approx(attempt.rates.instances_usd_hour * cost.seconds / 3600)
+
+
+def booked(desk: Desk) -> float:
+    """On all days, by leases that have ended."""
+    return sum(amounts[IN_ALL] for amounts in desk.turns.now().spent.values())
 
 
 def test_launches_that_were_refused_cost_nothing(desk: Desk) -> None:

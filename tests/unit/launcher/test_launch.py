@@ -10,7 +10,7 @@ import pytest
 from compactor.log.durable_log import DurableLog
 from compactor.model.counts import RowCounts
 from compactor.model.errors import Denied, ErrorKind, Fenced, Unavailable
-from compactor.planning.cluster_plan import ClusterPlan
+from compactor.planning.cluster_plan import ClusterPlan, ClusterUse
 from compactor.planning.session_streams import READ_FOOTERS
 from compactor.planning.sizing import Resources
 from compactor.sessions.keys import SessionFolder
@@ -93,6 +93,9 @@ class Journal:
 
     def stalled(self, launch: Launch, members: Collection[Member], quiet_seconds: float) -> None:
         self.stalls.append(quiet_seconds)
+
+    def charged(self, launch: Launch, use: ClusterUse) -> None:
+        self.written.append(f"charged {launch.members[0].attempt}")
 
     def settled(self, ends: Mapping[str, SessionEnd], retried: Sequence[Retried], at_ms: int) -> None:
         self.ends += ends.values()
