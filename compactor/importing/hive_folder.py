@@ -11,15 +11,11 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from compactor.importing.source_table import OldFile, SourcePartition, SourceTable, partition_text
-from compactor.model.errors import Invalid
-from compactor.model.names import counted
+from compactor.model.errors import REASONS_SHOWN_MAX, Invalid, refuse_if
 from compactor.storage.object_store import ObjectEntry, ObjectStore
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """The folder of rows whose partition column is null or empty."""
-
-REASONS_MAX = 20
-"""Reasons that are reported for a folder: the first ones are enough to fix it."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +44,7 @@ def read_hive_folder(store: ObjectStore, null_value: str | None = None) -> Sourc
         except Invalid as error:
             reasons += error.reasons
     reasons += _against_keys(store.location.root_uri, data)
-    if reasons:
-        more = [f"and {counted(len(reasons) - REASONS_MAX, 'more reason')}"] if len(reasons) > REASONS_MAX else []
-        raise Invalid(*reasons[:REASONS_MAX], *more)
+    refuse_if(reasons, REASONS_SHOWN_MAX)
     keys = tuple(key for key, _ in data[0].pairs)
     root_uri = store.location.root_uri
     return SourceTable(root_uri, root_uri, keys, tuple(_partitions(root_uri, data)), passed_over=passed_over)

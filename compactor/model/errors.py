@@ -143,9 +143,16 @@ class Corrupt(LithifyError):
     kind = ErrorKind.CORRUPT
 
 
-def refuse_if(reasons: Iterable[str]) -> None:
-    """Raises `Invalid` with these reasons, if there are any."""
+REASONS_SHOWN_MAX = 20
+"""Reasons that are reported for many files or rows: the first ones are enough to fix them."""
+
+
+def refuse_if(reasons: Iterable[str], shown_max: int | None = None) -> None:
+    """Raises `Invalid` with these reasons, if there are any; beyond `shown_max` only their number."""
     found = tuple(reasons)
+    left_out = 0 if shown_max is None else len(found) - shown_max
+    if left_out > 0:
+        found = (*found[:shown_max], f"and {left_out:,} more reason{'s' if left_out > 1 else ''}")
     if found:
         raise Invalid(*found)
 

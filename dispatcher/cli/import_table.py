@@ -17,11 +17,10 @@ from rich.console import Console
 from rich.progress import track
 
 from compactor.catalog.tables import Table
-from compactor.importing.hive_folder import REASONS_MAX
 from compactor.importing.source_table import SourceTable, is_metadata
 from compactor.importing.table_import import ImportedPartition, TableImport, read_source
 from compactor.lake import DeltaCatalog
-from compactor.model.errors import Invalid
+from compactor.model.errors import REASONS_SHOWN_MAX, Invalid, refuse_if
 from compactor.model.names import ContentType, counted
 from compactor.planning.bundle_plan import BundleBounds
 from compactor.planning.machine_share import workers_share
@@ -176,10 +175,7 @@ def _wanted(catalog: DeltaCatalog, table_id: str, source: SourceTable, propertie
 
 def _refuse(reasons: Sequence[str], found: Sequence[ImportedPartition]) -> None:
     """Raises `Invalid` with every reason, up to a number."""
-    every = [*reasons, *(reason for each in found for reason in each.reasons)]
-    if every:
-        more = [f"and {counted(len(every) - REASONS_MAX, 'more reason')}"] if len(every) > REASONS_MAX else []
-        raise Invalid(*every[:REASONS_MAX], *more)
+    refuse_if([*reasons, *(reason for each in found for reason in each.reasons)], REASONS_SHOWN_MAX)
 
 
 def _record(found: ImportedPartition, duplicates: int | None) -> dict[str, object]:
@@ -229,10 +225,10 @@ def _summary(
         f"{counted(total('rows'), 'row')} in {counted(total('files'), 'file')} of {total('bytes'):,} bytes, in "
         f"{counted(len(records), 'partition')}: {divided if rewritten else f'every file is {place}'}."
     )
-    for each in rewritten[:REASONS_MAX]:
+    for each in rewritten[:REASONS_SHOWN_MAX]:
         yield f"{each['file']} is rewritten: it {each['why']}."
-    if len(rewritten) > REASONS_MAX:
-        yield f"--output json names {counted(len(rewritten) - REASONS_MAX, 'more file')} that are rewritten."
+    if len(rewritten) > REASONS_SHOWN_MAX:
+        yield f"--output json names {counted(len(rewritten) - REASONS_SHOWN_MAX, 'more file')} that are rewritten."
     if source.passed_over:
         yield f"{counted(source.passed_over, 'file')} passed over: hidden, or without a byte."
     if records and "duplicates" in records[0]:

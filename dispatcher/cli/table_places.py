@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from compactor.catalog.stream import PartitionStream
 from compactor.lake import DeltaCatalog, Table
-from compactor.model.errors import Invalid, refuse_if
+from compactor.model.errors import REASONS_SHOWN_MAX, Invalid, refuse_if
 from compactor.model.names import no_such_partition
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.object_store import ObjectStore
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from dispatcher.records.job_run_store import JobRunStore
-
-REASONS_MAX = 20
-"""Reasons that are reported for a file of keys: the first ones are enough to fix it."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +150,7 @@ def parse_keys(text: str, key_columns: Sequence[str], schema: pa.Schema) -> list
                 reasons += error.reasons
     if not keys and not reasons:
         reasons.append("the file of keys has no line")
-    if reasons:
-        raise Invalid(*reasons[:REASONS_MAX])
+    refuse_if(reasons, REASONS_SHOWN_MAX)
     return keys
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from compactor.importing.hive_folder import REASONS_MAX, read_hive_folder
+from compactor.importing.hive_folder import read_hive_folder
 from compactor.importing.source_table import SourcePartition, SourceTable
-from compactor.model.errors import Invalid
+from compactor.model.errors import REASONS_SHOWN_MAX, Invalid
 from compactor.storage.location import StoreLocation
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
@@ -86,5 +86,5 @@ def test_a_folder_that_is_no_such_table_is_refused_with_every_reason() -> None:
 
 def test_of_many_reasons_the_first_ones_are_given_and_the_rest_is_counted() -> None:
     reasons = refused(*(f"x{number}/a.parquet" for number in range(30)))
-    assert len(reasons) == REASONS_MAX + 1
+    assert len(reasons) == REASONS_SHOWN_MAX + 1
     assert reasons[-1] == "and 11 more reasons"
