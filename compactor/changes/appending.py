@@ -10,11 +10,10 @@ from typing import Protocol, overload
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compactor.catalog.delta_files import DeltaSource, digest_source
+from compactor.catalog.delta_files import digest_source
 from compactor.catalog.feed import Feed, parse_feed
-from compactor.catalog.partition_split import Partitioning
-from compactor.catalog.properties import TableProperties
 from compactor.catalog.table_appends import Delta
+from compactor.catalog.tables import Table
 from compactor.changes.change_batch import ChangeBatch, ChangesRefused
 from compactor.changes.global_keys import (
     deletes_elsewhere,
@@ -29,7 +28,7 @@ from compactor.changes.quarantine import Quarantine, RefusedChange, read_applica
 from compactor.changes.sources import ChangeReader, FeedSource
 from compactor.model.counts import SortKey
 from compactor.model.errors import Invalid
-from compactor.model.names import PARTITION_STREAM_POSITION, ContentType, Operation, PartitionValues
+from compactor.model.names import PARTITION_STREAM_POSITION, ContentType, Operation
 from compactor.storage.location import StoreLocation
 
 OF_UPSERTS, OF_DELETES = "upserts", "deletes"
@@ -41,24 +40,9 @@ _WHAT_TO_DO = (
 )
 
 
-class ChangedTable(Protocol):
-    """The table that a feed changes."""
+class ReadableTable(Protocol):
+    """What is read of a table whose keys are global."""
 
-    @property
-    def table_id(self) -> str: ...
-    @property
-    def properties(self) -> TableProperties: ...
-    @property
-    def partitioning(self) -> Partitioning: ...
-    @property
-    def schema(self) -> pa.Schema | None: ...
-
-    def append_many(
-        self, deltas: Sequence[tuple[PartitionValues, DeltaSource, str]], delta_ids: Sequence[str] | None = ...
-    ) -> list[Delta]: ...
-
-
-class ReadableTable(ChangedTable, Protocol):
     def partitions(self) -> list[dict[str, str]]: ...
 
     def scan(
@@ -120,7 +104,7 @@ class BatchOfChanges:
     """Deletes that do not say where their row is."""
 
 
-def append_batch(table: ChangedTable, batch: BatchOfChanges, quarantine: Quarantine | None) -> AppendedChanges:
+def append_batch(table: Table, batch: BatchOfChanges, quarantine: Quarantine | None) -> AppendedChanges:
     """Appends a batch, of which changes were refused only if there is a quarantine for them."""
     uri = None
     if quarantine is not None and batch.refused:
@@ -128,7 +112,7 @@ def append_batch(table: ChangedTable, batch: BatchOfChanges, quarantine: Quarant
     return AppendedChanges(tuple(table.append_many(batch.deltas, batch.delta_ids)), len(batch.refused), uri)
 
 
-def reader_of(table: ChangedTable, feed: Feed) -> ChangeReader:
+def reader_of(table: Table, feed: Feed) -> ChangeReader:
     """What the table takes from a feed. Raises `Invalid` if it cannot be told which row a change is of, or if feed and
     table are ordered differently."""
     primary_keys = table.properties.primary_keys

@@ -12,7 +12,8 @@ import pyarrow as pa
 from compactor.catalog.delta_files import FileVersion, digest_rows, read_rows, version_of_file
 from compactor.catalog.feed import OF_ROWS
 from compactor.catalog.joining import Arrival
-from compactor.changes.appending import OF_DELETES, OF_UPSERTS, ChangedTable, batch_of_sources, reader_of
+from compactor.catalog.tables import Table
+from compactor.changes.appending import OF_DELETES, OF_UPSERTS, batch_of_sources, reader_of
 from compactor.changes.change_batch import ChangeBatch
 from compactor.changes.latest import refuse_incomplete
 from compactor.changes.quarantine import Quarantine, read_applicable
@@ -72,7 +73,7 @@ def delta_ids_of(file_id: str) -> tuple[str, ...]:
 
 
 def read_file(
-    table: ChangedTable, location: StoreLocation, uri: str, version: FileVersion, sequencer: str | None = None
+    table: Table, location: StoreLocation, uri: str, version: FileVersion, sequencer: str | None = None
 ) -> LandedSource:
     """Raises `Invalid` if the file cannot be read, or was replaced meanwhile: then the newer version announces
     itself."""
@@ -87,7 +88,7 @@ def read_file(
     return LandedSource(id_of_file(uri, version), source, version, sequencer)
 
 
-def divide(table: ChangedTable, landed: LandedSource, quarantine: Quarantine | None = None) -> LandedFile:
+def divide(table: Table, landed: LandedSource, quarantine: Quarantine | None = None) -> LandedFile:
     """What is to be appended. Changes and rows that are refused it quarantines, if there is a quarantine; otherwise it
     raises `Invalid`."""
     changes, quarantines = table.properties.changes, quarantine is not None
@@ -112,7 +113,7 @@ def divide(table: ChangedTable, landed: LandedSource, quarantine: Quarantine | N
     return LandedFile(landed.file_id, arrivals, len(refused))
 
 
-def divide_together(table: ChangedTable, landed: Sequence[LandedSource]) -> list[LandedFile] | None:
+def divide_together(table: Table, landed: Sequence[LandedSource]) -> list[LandedFile] | None:
     """The same of many small files and messages at once, which is much cheaper. None: they are of a feed, or one of
     them cannot be divided, so each is to be by itself."""
     if table.properties.changes is not None:
@@ -129,7 +130,7 @@ def divide_together(table: ChangedTable, landed: Sequence[LandedSource]) -> list
 _Divided: TypeAlias = list[tuple[PartitionValues, pa.Table]]
 
 
-def _all_divided(table: ChangedTable, tables: Sequence[pa.Table]) -> Iterator[_Divided]:
+def _all_divided(table: Table, tables: Sequence[pa.Table]) -> Iterator[_Divided]:
     for _, alike in groupby(tables, lambda rows: rows.schema):
         part = list(alike)
         name = f"{len(part)} files"
@@ -137,7 +138,7 @@ def _all_divided(table: ChangedTable, tables: Sequence[pa.Table]) -> Iterator[_D
         yield from _divided(table, name, part)
 
 
-def _divided(table: ChangedTable, name: str, tables: Sequence[pa.Table]) -> list[_Divided]:
+def _divided(table: Table, name: str, tables: Sequence[pa.Table]) -> list[_Divided]:
     """The rows of each table, which have the same columns, by partition."""
     rows = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
     parts = table.partitioning.split(rows, name)
@@ -157,7 +158,7 @@ def _divided(table: ChangedTable, name: str, tables: Sequence[pa.Table]) -> list
     return found
 
 
-def _tables_of(table: ChangedTable, landed: Sequence[LandedSource]) -> list[pa.Table]:
+def _tables_of(table: Table, landed: Sequence[LandedSource]) -> list[pa.Table]:
     """The rows of each. Messages for a table whose columns are declared are parsed at once: another type of a column,
     or another column, is in none of them, or `Invalid` is raised."""
     texts = [each.source.content for each in landed if isinstance(each.source.content, bytes)]
@@ -190,7 +191,7 @@ def _parsed(source: FeedSource, schema: pa.Schema | None) -> FeedSource:
     return replace(source, content=read_json_lines(source.content, source.source_name, schema))
 
 
-def _rows_to_write(table: ChangedTable, name: str, rows: pa.Table) -> ChangeBatch:
+def _rows_to_write(table: Table, name: str, rows: pa.Table) -> ChangeBatch:
     """Rows without a value of a partition key are refused: they have no place in the table."""
     changes = ChangeBatch(name, rows, np.zeros(rows.num_rows, np.bool_), np.arange(rows.num_rows))
     refuse_incomplete(changes, table.partitioning, (), ())

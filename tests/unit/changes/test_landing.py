@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from compactor.catalog.delta_files import FileVersion
 from compactor.catalog.partition_split import Partitioning
 from compactor.catalog.properties import TableProperties
-from compactor.changes.appending import ChangedTable
+from compactor.catalog.tables import Table
 from compactor.changes.landing import LandedSource, divide, divide_together
 from compactor.changes.sources import FeedSource
 
@@ -25,7 +25,7 @@ ROW = st.fixed_dictionaries(
 
 
 @dataclass
-class Table:
+class DividedTable:
     partitioning: Partitioning
     schema: pa.Schema | None = COLUMNS
     table_id: str = "SHOP.ORDERS.V1"
@@ -51,7 +51,7 @@ def landed(number: int, rows: list[dict[str, object]], *, is_message: bool) -> L
 def test_what_lands_together_is_divided_as_each_by_itself(
     batches: list[tuple[list[dict[str, object]], bool]], keys: tuple[str, ...], is_declared: bool
 ) -> None:
-    table: ChangedTable = Table(Partitioning(keys), COLUMNS if is_declared else None)  # type: ignore[assignment]
+    table: Table = DividedTable(Partitioning(keys), COLUMNS if is_declared else None)  # type: ignore[assignment]
     sources = [landed(at, rows, is_message=is_message) for at, (rows, is_message) in enumerate(batches)]
     assert divide_together(table, sources) == [divide(table, each) for each in sources]
 
@@ -60,6 +60,6 @@ def test_what_lands_together_is_divided_as_each_by_itself(
     "other", [{"id": 1, "day": "1", "more": 1}, {"id": "one", "day": "1"}, {"id": 1, "day": None}], ids=str
 )
 def test_what_cannot_be_divided_is_left_for_each_by_itself(other: dict[str, object]) -> None:
-    table: ChangedTable = Table(Partitioning(("day",)))  # type: ignore[assignment]
+    table: Table = DividedTable(Partitioning(("day",)))  # type: ignore[assignment]
     sources = [landed(at, [row], is_message=True) for at, row in enumerate([{"id": 1, "day": "1"}, other])]
     assert divide_together(table, sources) is None
