@@ -214,13 +214,7 @@ def _unify_times(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(kind)
-        or pa.types.is_large_list(kind)
-        or pa.types.is_fixed_size_list(kind)
-        or pa.types.is_list_view(kind)
-        or pa.types.is_large_list_view(kind)
-    )
+    return bool(pa.types.is_fixed_size_list(kind)) or any(is_one(kind) for is_one, _ in LIST_MAKERS)
 
 
 def _unify_lists(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
