@@ -11,7 +11,7 @@ from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid, Unavailable
 from compactor.model.names import render_partition
 from compactor.publishing.glue import GlueService
-from compactor.publishing.protocol import NothingToPublish, Outcome, Published, TablePublisher
+from compactor.publishing.protocol import NothingToPublish, Outcome, TablePublisher
 from compactor.publishing.publication import (
     PublishFailed,
     columns_left_out,
@@ -115,30 +115,14 @@ def _planned(table: Table, publisher: TablePublisher, streams: list[PartitionStr
 
 def _figures(table: Table, outcome: Outcome | PublishFailed) -> dict[str, object]:
     figures: dict[str, object] = {"table_id": table.table_id, "format": outcome.format, "behind": None}
-    match outcome:
-        case Published():
-            state = "refused" if outcome.refused else "published"
-            return {
-                **figures,
-                "version": outcome.version,
-                "files_added": outcome.files_added,
-                "files_removed": outcome.files_removed,
-                "files_marked": outcome.files_marked,
-                "entries": dict(outcome.entries),
-                "rows": outcome.rows,
-                "state": state,
-            }
-        case NothingToPublish():
-            nothing = dict.fromkeys(("files_added", "files_removed", "files_marked"), 0)
-            return {
-                **figures,
-                **nothing,
-                "version": outcome.version,
-                "state": "refused" if outcome.refused else "published",
-            }
-        case PublishFailed():
-            none = dict.fromkeys(("version", "files_added", "files_removed", "files_marked"))
-            return {**figures, **none, "state": "failed"}
+    counted_files = ("files_added", "files_removed", "files_marked")
+    if isinstance(outcome, PublishFailed):
+        return {**figures, **dict.fromkeys(("version", *counted_files)), "state": "failed"}
+    figures |= {"version": outcome.version, "state": "refused" if outcome.refused else "published"}
+    if isinstance(outcome, NothingToPublish):
+        return {**figures, **dict.fromkeys(counted_files, 0)}
+    counts = {name: getattr(outcome, name) for name in counted_files}
+    return {**figures, **counts, "entries": dict(outcome.entries), "rows": outcome.rows}
 
 
 def _reasons(table: Table, outcome: Outcome | PublishFailed) -> list[str]:
