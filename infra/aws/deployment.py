@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import boto3
 from botocore.exceptions import ClientError
@@ -57,11 +57,11 @@ class ChangePlan:
     changes: tuple[Change, ...] = ()
 
 
-class OpensClients(Protocol):
-    def __call__(self, service: str, /) -> Any: ...  # noqa: ANN401  (of several services)
+OpenClient: TypeAlias = Callable[[str], Any]
+"""Opens the client of a service, by its name."""
 
 
-def clients(region: str, endpoint_url: str | None) -> OpensClients:
+def clients(region: str, endpoint_url: str | None) -> OpenClient:
     session = boto3.session.Session()
 
     def open_client(service: str) -> Any:  # noqa: ANN401  (of several services)
@@ -73,7 +73,7 @@ def clients(region: str, endpoint_url: str | None) -> OpensClients:
 class StackInAccount:
     """One stack, by its name."""
 
-    def __init__(self, name: str, open_client: OpensClients, clock: Clock, poll_seconds: float = POLL_SECONDS) -> None:
+    def __init__(self, name: str, open_client: OpenClient, clock: Clock, poll_seconds: float = POLL_SECONDS) -> None:
         self.name = name
         self._open = open_client
         self._cloudformation = open_client("cloudformation")
@@ -125,16 +125,6 @@ class StackInAccount:
         if found is None:
             raise Invalid(f"there is no stack {self.name} here: deploy it first")
         return {each["OutputKey"]: each["OutputValue"] for each in found.get("Outputs", [])}
-
-    def resources(self) -> Mapping[str, str]:
-        """Physical ids, by logical id."""
-        with translated(f"the resources of stack {self.name} cannot be listed"):
-            pages = self._cloudformation.get_paginator("list_stack_resources").paginate(StackName=self.name)
-            return {
-                each["LogicalResourceId"]: each.get("PhysicalResourceId", "")
-                for page in pages
-                for each in page["StackResourceSummaries"]
-            }
 
     def delete(self) -> None:
         """Deletes the stack and waits. Raises `Unavailable` with the reason if a resource cannot be deleted."""
