@@ -130,14 +130,6 @@ _Found: TypeAlias = Mapping[int, npt.NDArray[np.int64]] | None
 """What an object has of keys, by their numbers, without those of which it has nothing; None: it cannot be read."""
 
 
-def prove_many(
-    lake: DeltaCatalog, table_id: str, partition: PartitionValues, keys: Sequence[KeyValues], clock: Clock
-) -> list[PrivacyProof]:
-    """A proof for each key, in order. Every object of the partition is read once. Raises `Invalid` for keys with other
-    columns than the table's, or with different ones."""
-    return [proof for _, proof in prove_partitions(lake, table_id, [partition], lambda _: keys, clock)]
-
-
 def prove_partitions(
     lake: DeltaCatalog,
     table_id: str,
@@ -145,8 +137,9 @@ def prove_partitions(
     keys_of: Callable[[pa.Schema], Sequence[KeyValues]],
     clock: Clock,
 ) -> list[tuple[KeyValues, PrivacyProof]]:
-    """`prove_many` over all these partitions together, with each key. A partition that has no rows takes the types of
-    the first that has.
+    """Each key, with its proof over all these partitions together. Every object is read once. A partition that has no
+    rows takes the types of the first that has. Raises `Invalid` for keys with other columns than the table's, or with
+    different ones.
 
     Args:
         keys_of: the keys in the types of these columns"""

@@ -13,7 +13,6 @@ from compactor.catalog.definition import TableDefinition
 from compactor.engine.in_process import InProcessEngine
 from compactor.lake import Table
 from compactor.maintenance.garbage import delete_garbage, find_dropped_garbage, find_garbage
-from compactor.maintenance.privacy import prove_many
 from compactor.maintenance.retirement import StreamRetirement, retention_of
 from compactor.maintenance.verify import verify
 from compactor.model.errors import Denied, Fenced, Invalid, Unavailable
@@ -27,6 +26,7 @@ from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.held_engine import HeldEngine
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.unruly_engine import UnrulyEngine
+from tests.proofs import prove_many
 
 ORDERS, COPY = "ACME.ORDERS.V1", "ACME.COPY.V1"
 MONDAY, TUESDAY = {"day": "monday"}, {"day": "tuesday"}

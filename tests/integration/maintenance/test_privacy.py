@@ -23,7 +23,7 @@ from compactor.kernels.digest import digest_keys
 from compactor.lake import Table
 from compactor.log.keys import EntryObject, ListsObject
 from compactor.maintenance.collection import Collection, GracePeriods
-from compactor.maintenance.privacy import PrivacyProof, prove_many, prove_partitions
+from compactor.maintenance.privacy import PrivacyProof, prove_partitions
 from compactor.model.errors import Corrupt, Invalid
 from compactor.planning import round_planner
 from compactor.planning.session_planner import pin_sessions
@@ -36,6 +36,7 @@ from tests.crashes import RESOURCES
 from tests.fakes.attempts import plan_session, run_attempt
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.unruly_engine import UnrulyEngine
+from tests.proofs import prove_many
 
 PEOPLE, COMPACTED = "ACME.PEOPLE.V1", "ACME.PEOPLE_COMPACTED.V1"
 ANN, BOB = "ann.of.the.seventh.street@example", "bob@example"

@@ -16,7 +16,6 @@ from compactor import DeltaCatalog, compact
 from compactor.lake import Table
 from compactor.local_job_run import rehash_here
 from compactor.maintenance.garbage import delete_garbage, find_garbage
-from compactor.maintenance.privacy import prove_many
 from compactor.maintenance.verify import verify
 from compactor.model.errors import Invalid
 from compactor.planning.session_planner import measure_session, pin_sessions, plan_measured
@@ -27,6 +26,7 @@ from tests.builders import CompactedSide
 from tests.effort import examples
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.unruly_engine import UnrulyEngine
+from tests.proofs import prove_many
 from tests.properties.folders import fresh_folder
 
 TABLE = "ACME.CLICKS.V1"
