@@ -7,7 +7,6 @@ gives to its columns. The values of partitions are those of the log, as text.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,8 +20,8 @@ import pyarrow.compute as pc
 from compactor.importing.file_rows import Bools, FileRows, TableColumns, bare_schema, id_in_file, name_in_file, parquet
 from compactor.importing.source_table import (
     OldFile,
-    SourcePartition,
     SourceTable,
+    divided,
     library_lacks,
     partition_text,
     plain_uri,
@@ -66,14 +65,12 @@ def read_delta_table(location: StoreLocation, version: int | None, null_value: s
         return OldFile(live.uri, live.size_bytes, rows.rewrite(_deletes(mask)))
 
     found = _live_files(table, location, keys, null_value)
-    partitions: defaultdict[tuple[str, ...], list[OldFile]] = defaultdict(list)
-    for live, file in zip(found, run_concurrently(location, file_of, found), strict=True):
-        partitions[live.values].append(file)
+    placed = zip((each.values for each in found), run_concurrently(location, file_of, found), strict=True)
     return SourceTable(
         location.root_uri,
         f"table of Delta Lake {location.root_uri} at version {table.version()}",
         keys,
-        tuple(SourcePartition(dict(zip(keys, each)), tuple(partitions[each])) for each in sorted(partitions)),
+        divided(keys, placed),
         version=table.version(),
     )
 

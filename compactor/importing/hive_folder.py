@@ -5,12 +5,11 @@ begin with `.` or `_` are passed over, as Hive and Spark do it, and so are empty
 buckets.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from compactor.importing.source_table import OldFile, SourcePartition, SourceTable, partition_text
+from compactor.importing.source_table import OldFile, SourceTable, divided, partition_text
 from compactor.model.errors import REASONS_SHOWN_MAX, Invalid, refuse_if
 from compactor.storage.object_store import ObjectEntry, ObjectStore
 
@@ -47,7 +46,12 @@ def read_hive_folder(store: ObjectStore, null_value: str | None = None) -> Sourc
     refuse_if(reasons, REASONS_SHOWN_MAX)
     keys = tuple(key for key, _ in data[0].pairs)
     root_uri = store.location.root_uri
-    return SourceTable(root_uri, root_uri, keys, tuple(_partitions(root_uri, data)), passed_over=passed_over)
+    data.sort(key=lambda each: each.entry.key)
+    placed = (
+        (tuple(value for _, value in each.pairs), OldFile(f"{root_uri}/{each.entry.key}", each.entry.size_bytes))
+        for each in data
+    )
+    return SourceTable(root_uri, root_uri, keys, divided(keys, placed), passed_over=passed_over)
 
 
 def _is_hidden(name: str) -> bool:
@@ -89,13 +93,3 @@ def _against_keys(root_uri: str, data: Sequence[_Placed]) -> Iterator[str]:
 
 def _named(keys: Sequence[str]) -> str:
     return ", ".join(keys) or "(none)"
-
-
-def _partitions(root_uri: str, data: Sequence[_Placed]) -> Iterator[SourcePartition]:
-    files: defaultdict[tuple[tuple[str, str], ...], list[ObjectEntry]] = defaultdict(list)
-    for each in data:
-        files[each.pairs].append(each.entry)
-    for pairs, entries in sorted(files.items(), key=lambda item: [value for _, value in item[0]]):
-        entries.sort(key=lambda entry: entry.key)
-        in_place = (OldFile(f"{root_uri}/{entry.key}", entry.size_bytes) for entry in entries)
-        yield SourcePartition(dict(pairs), tuple(in_place))

@@ -9,7 +9,6 @@ PyIceberg reads no equality deletes. Partition fields become partition keys, der
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -43,8 +42,8 @@ from compactor.importing.file_rows import (
 from compactor.importing.source_table import (
     METADATA_SUFFIX,
     OldFile,
-    SourcePartition,
     SourceTable,
+    divided,
     is_metadata,
     partition_text,
     plain_uri,
@@ -127,15 +126,13 @@ class _Reading:
             self._check(entry.data_file)
         keys = tuple(each.name for each in self._fields)
         files = run_concurrently(self.location, partial(self._file, deletes), data)
-        partitions: defaultdict[tuple[str, ...], list[OldFile]] = defaultdict(list)
-        for entry, file in zip(data, files, strict=True):
-            partitions[self._values(entry.data_file)].append(file)
+        placed = zip((self._values(entry.data_file) for entry in data), files, strict=True)
         root_uri = plain_uri(self.table.location()).rstrip("/")
         return SourceTable(
             root_uri,
             f"table of Apache Iceberg {root_uri} at snapshot {self.snapshot.snapshot_id}",
             keys,
-            tuple(SourcePartition(dict(zip(keys, each)), tuple(partitions[each])) for each in sorted(partitions)),
+            divided(keys, placed),
             partition_by=dict(self._derived()),
             version=self.snapshot.snapshot_id,
         )

@@ -1,6 +1,7 @@
 """A table that exists already, outside of Lithify, as an import takes it: its partitions and their files. Pure."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -65,6 +66,14 @@ class SourceTable:
     partition_by: Mapping[str, str] = field(default_factory=dict)
     version: int | None = None
     passed_over: int = 0
+
+
+def divided(keys: Sequence[str], placed: Iterable[tuple[tuple[str, ...], OldFile]]) -> tuple[SourcePartition, ...]:
+    """The partitions of files, by the values of their keys, in the order of these; files stay in theirs."""
+    files: defaultdict[tuple[str, ...], list[OldFile]] = defaultdict(list)
+    for values, file in placed:
+        files[values].append(file)
+    return tuple(SourcePartition(dict(zip(keys, each)), tuple(files[each])) for each in sorted(files))
 
 
 def partition_text(key: str, text: str | None, null_value: str | None) -> str:
