@@ -20,6 +20,7 @@ from compactor.model.errors import Denied, Invalid
 from compactor.storage.aws.boto import known_region, open_client
 from compactor.storage.aws.failures import kind_of, translated
 from dispatcher.intake.queue import ORIGIN_ATTRIBUTE, REASONS_ATTRIBUTE, MessageAttribute, QueueMessage
+from dispatcher.records.result import fitting_reasons
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -279,8 +280,8 @@ def _attributes_of_dead_letter(
     left_out += [name for name in message.attributes if name not in kept and name not in (*left_out, REASONS_ATTRIBUTE)]
     if left_out:
         reasons = [*reasons, f"the message's attributes {', '.join(left_out)} have no room on this copy"]
-    text = render_reasons(reasons, room - len(REASONS_ATTRIBUTE) - len("String"))
-    return {**kept, REASONS_ATTRIBUTE: MessageAttribute("String", text)} if text else kept
+    fitting = fitting_reasons(reasons, room - len(REASONS_ATTRIBUTE) - len("String") - len("[]"))
+    return {**kept, REASONS_ATTRIBUTE: MessageAttribute("String", json.dumps(fitting))} if fitting else kept
 
 
 def _size_bytes(name: str, attribute: MessageAttribute) -> int:
@@ -299,23 +300,6 @@ def region_of(queue_url: str) -> str | None:
     host = urlsplit(queue_url).hostname or ""
     found = _REGION_IN_HOST.search(host)
     return (found["region"] or found["legacy"]) if found is not None else None
-
-
-def render_reasons(reasons: Sequence[str], bytes_max: int) -> str:
-    """A JSON list in ASCII of as many reasons as fit, the last one cut if it must be; empty if not even one fits."""
-    kept: list[str] = []
-    room = bytes_max - len("[]")
-    for reason in reasons:
-        size_bytes = len(json.dumps(reason)) + len(", ")
-        if size_bytes <= room:
-            kept.append(reason)
-            room -= size_bytes
-            continue
-        # A character takes at most 12 bytes as JSON in ASCII: a pair of \\uXXXX.
-        if room >= 60:
-            kept.append(reason[: room // 12 - 4] + " ...")
-        break
-    return json.dumps(kept) if kept else ""
 
 
 def _look_at(client: SQSClient, url: str, failure: str) -> tuple[_QueueFacts, Mapping[str, str]]:

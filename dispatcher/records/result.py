@@ -6,6 +6,7 @@ reasons as fit.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -128,18 +129,23 @@ def _cause(document: ResultDocument) -> str:
         "reasons": [],
     }
     room = CAUSE_CHARACTERS_MAX - len(json.dumps(cause)) - len(', "and 1,000,000 more"')
-    kept: list[str] = []
-    for reason in document.reasons:
-        size = len(json.dumps(reason)) + len(", ")
-        if size > room:
-            if not kept:
-                kept.append(reason[: room // 12 - 4] + " ...")  # a character takes at most 12: a pair of \\uXXXX
-            break
-        kept.append(reason)
-        room -= size
+    kept = fitting_reasons(document.reasons, room)
     left_out = len(document.reasons) - len(kept)
     cause["reasons"] = [*kept, f"and {left_out:,} more"] if left_out else kept
     return json.dumps(cause)
+
+
+def fitting_reasons(reasons: Sequence[str], bytes_max: int) -> list[str]:
+    """As many reasons as fit as a JSON list in ASCII, the last one cut if it must be; none if not even one fits."""
+    kept: list[str] = []
+    for reason in reasons:
+        size_bytes = len(json.dumps(reason)) + len(", ")
+        if size_bytes > bytes_max:
+            # A character takes at most 12 bytes as JSON in ASCII: a pair of \uXXXX.
+            return [*kept, reason[: bytes_max // 12 - 4] + " ..."] if bytes_max >= 60 else kept
+        kept.append(reason)
+        bytes_max -= size_bytes
+    return kept
 
 
 def _session(session: SessionState) -> SessionSummary:

@@ -12,7 +12,7 @@ import pytest
 
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid, Unavailable
-from dispatcher.aws.sqs import MESSAGE_BYTES_MAX, SqsQueue, render_reasons
+from dispatcher.aws.sqs import MESSAGE_BYTES_MAX, SqsQueue
 from dispatcher.demo.stand_ins import queue_server
 from dispatcher.intake.queue import ORIGIN_ATTRIBUTE, MessageAttribute, Origin, Queue, QueueMessage
 from tests.fakes.memory_queue import MemoryQueue
@@ -342,11 +342,3 @@ def test_of_more_attributes_than_a_copy_can_have_the_last_are_left_out_and_named
     why, left_out = json.loads(dead.reasons or "")
     assert why == "why"
     assert "a8, a9" in left_out
-
-
-@pytest.mark.parametrize("bytes_max", [0, 10, 100, 1_000, 8_192])
-def test_reasons_always_fit_and_always_parse(bytes_max: int) -> None:
-    reasons = ["a short one", "ä" * 300, "x" * 9_000, "the last"]
-    text = render_reasons(reasons, bytes_max)
-    assert len(text.encode()) <= bytes_max
-    assert text == "" or json.loads(text)

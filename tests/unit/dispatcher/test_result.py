@@ -23,7 +23,7 @@ from dispatcher.records.job_run_log import (
 )
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.outcome import conclude
-from dispatcher.records.result import Failure, ResultDocument, Success, answer_of, result_document
+from dispatcher.records.result import Failure, ResultDocument, Success, answer_of, fitting_reasons, result_document
 from dispatcher.records.sessions import SessionEnded
 from dispatcher.workflow.callbacks import CAUSE_CHARACTERS_MAX, OUTPUT_BYTES_MAX
 from launcher.outcomes import Succeeded
@@ -100,3 +100,12 @@ def test_a_cause_is_json_within_its_limit_whatever_the_reasons_are(reasons: list
 def test_an_open_job_run_has_no_result() -> None:
     with pytest.raises(Corrupt, match="has no result"):
         result_document("run", JobRunState())
+
+
+@pytest.mark.parametrize("bytes_max", [0, 10, 58, 59, 60, 61, 100, 1_000, 8_192])
+def test_reasons_that_fit_are_a_list_within_its_limit(bytes_max: int) -> None:
+    reasons = ["a short one", "ä" * 300, "\U0001f600" * 9_000, "the last"]
+    found = fitting_reasons(reasons, bytes_max)
+    assert len(json.dumps(found)) - len("[]") <= bytes_max
+    whole = [each for each in found if not each.endswith(" ...")]
+    assert whole == reasons[: len(whole)]
