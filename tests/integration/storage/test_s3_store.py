@@ -27,6 +27,7 @@ from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
 from compactor.storage.aws.limits import LIMITS
 from compactor.storage.aws.native import CHECKSUM, checksum_of
 from compactor.storage.aws.s3 import CONFLICTS, S3Clients, S3Store
+from compactor.storage.concurrently import AT_ONCE, run_concurrently
 from compactor.storage.location import StoreLocation
 from dispatcher.demo.stand_ins import free_ports
 from tests.fakes.manual_clock import ManualClock
@@ -129,6 +130,22 @@ def reads_and_writes(store: S3Store, scripted: ScriptedS3) -> list[str]:
     assert store.read("a") == b""
     assert list(store.list("b")) == []
     return [request.partition("?")[0] for request in scripted.requests]
+
+
+def test_calls_side_by_side_in_calls_side_by_side_keep_their_connections_without_a_warning(
+    s3: tuple[ScriptedS3, S3Store], caplog: pytest.LogCaptureFixture
+) -> None:
+    """urllib3 warns of each connection that it closes because so many are kept."""
+    scripted, store = s3
+    numbers = range(AT_ONCE)
+    scripted.bodies = [(b"<ListBucketResult></ListBucketResult>", {})] * AT_ONCE**2
+
+    def list_often(_: int) -> int:
+        return sum(run_concurrently(store.location, lambda _: len(list(store.list("b"))), numbers))
+
+    assert run_concurrently(store.location, list_often, numbers) == [0] * AT_ONCE
+    assert len(scripted.requests) == AT_ONCE**2
+    assert [each.getMessage() for each in caplog.records] == []
 
 
 def test_an_endpoint_that_is_given_comes_before_that_of_the_environment(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from itertools import repeat
@@ -241,13 +242,14 @@ def test_a_job_run_that_has_ended_is_in_the_history_before_its_marker_goes(desk:
     assert desk.records.open_job_run_ids() == []
 
 
-def test_a_rejected_document_is_in_the_history(desk: Desk) -> None:
-    message_id = desk.send("{}")
+@pytest.mark.parametrize("own_id", [None, "orders-7"])
+def test_a_rejected_document_is_in_the_history_under_its_own_id(desk: Desk, own_id: str | None) -> None:
+    message_id = desk.send("{}" if own_id is None else json.dumps({"job_run_id": own_id}))
     desk.take()
     desk.publish(message_id)
     desk.tick_until(lambda: desk.records.open_job_run_ids() == [])
     ((record,),) = (day.job_runs for day in desk.records.history.read())
-    assert (record.job_run_id, record.status) == (message_id, "rejected")
+    assert (record.job_run_id, record.own_id, record.status) == (message_id, own_id or message_id, "rejected")
     assert record.reasons
 
 
