@@ -210,7 +210,9 @@ class Table(tables.Table):
                 whose values contradict it nothing is read, and their further columns are not among the scan's
             as_of: a time: a datetime (UTC if it has no zone), ISO 8601 text, or epoch ms; for one partition (or a table
                 without partition keys) also an entry number of its log. Raises `Invalid` if the table, or the one
-                partition, was not there yet"""
+                partition, was not there yet
+
+        Raises `Corrupt` if the partition, or one of all, has lost its log."""
         from compactor.reading.scan import ScanRequest, open_scan, partitions_of_table, refuse_before
 
         partitions: Sequence[PartitionValues] = [partition] if partition is not None else []

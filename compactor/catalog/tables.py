@@ -44,13 +44,14 @@ from compactor.model.names import (
     LifecycleState,
     Operation,
     PartitionValues,
+    in_order,
     no_such_partition,
     render_partition,
 )
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import decode, decode_partition
 from compactor.storage.location import StoreLocation, key_bytes_max
-from compactor.storage.object_store import ObjectStore, decoded, decoded_names
+from compactor.storage.object_store import ObjectStore, decoded_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -434,16 +435,11 @@ class Table:
 
     def partitions(self) -> list[dict[str, str]]:
         """The partitions that have a stream, in the order of their values, without dropped ones."""
-        return _in_order(self._listed())
+        return in_order(self._listed())
 
     def partitions_even_dropped(self) -> list[dict[str, str]]:
         """The partitions that have or had a stream, in the order of their values."""
-        return _in_order(self._with_log())
-
-    def partitions_named(self, names: Iterable[str]) -> list[dict[str, str]]:
-        """The partitions of these names, which are encoded, in the order of their values. A dropped table of this id
-        may have had other keys: its partitions are left out."""
-        return _in_order(each for each in decoded(names, decode_partition) if tuple(each) == self.partition_keys)
+        return in_order(self._with_log())
 
     def dropped_partitions(self) -> list[dict[str, str]]:
         """The partitions that were dropped, and were not written since."""
@@ -467,7 +463,7 @@ class Table:
         """The partitions that may have something to compact into this table; None: the table has no news hints."""
         if not self.properties.news_hints:
             return None
-        return _in_order(partitions_with_news(self._store, self.table_id))
+        return in_order(partitions_with_news(self._store, self.table_id))
 
     def each_partition(self, *, with_news: bool) -> Iterator[dict[str, str]]:
         """The partitions, in the order of the store: all, or, if the table has news hints, those that may have
@@ -611,7 +607,3 @@ def _refuse_dropped(definition: TableDefinition) -> None:
 
 def _like(table_id: str, table: Table) -> TableDefinition:
     return define_table(table_id, table.partition_keys, None, table.properties.of_a_copy())
-
-
-def _in_order(partitions: Iterable[dict[str, str]]) -> list[dict[str, str]]:
-    return sorted(partitions, key=lambda partition: tuple(partition.values()))

@@ -26,7 +26,7 @@ from compactor.catalog.keys import TableFolder
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.stream_schema import nanosecond_columns, times_out_of_range
 from compactor.model.errors import Invalid, refuse_if
-from compactor.model.names import PartitionValues, counted
+from compactor.model.names import PartitionValues, counted, in_order
 from compactor.reading.excluded import (
     columns_of,
     guarantee_of_rows,
@@ -39,9 +39,9 @@ from compactor.reading.pieces import ReadColumns, ScanFile, plan_pieces, readers
 from compactor.schemas.open_types import open_schema
 from compactor.schemas.unify import parse_schema, unify_schemas
 from compactor.storage.concurrently import run_concurrently
-from compactor.storage.keys import encode_partition
+from compactor.storage.keys import decode_partition, encode_partition
 from compactor.storage.location import StoreLocation
-from compactor.storage.object_store import ObjectStore, encoded_names
+from compactor.storage.object_store import ObjectStore, decoded, encoded_names
 
 if TYPE_CHECKING:
     from compactor.catalog.tables import Table
@@ -166,12 +166,17 @@ def partitions_of_table(store: ObjectStore, table: Table, *, even_dropped: bool)
         lambda: encoded_names(store, f"{folder.data}/", even_empty=True) if table.partition_keys else (),
         lambda: () if even_dropped else map(encode_partition, table.dropped_partitions()),
     ]
+
+    def partitions_named(names: Iterable[str]) -> list[dict[str, str]]:
+        """A dropped table of this id may have had other keys: its partitions are left out."""
+        return in_order(each for each in decoded(names, decode_partition) if tuple(each) == table.partition_keys)
+
     with_log, with_files, hidden = run_concurrently(store.location, lambda listing: set(listing()), listings)
     if not with_log:
         return table.partitions_even_dropped()  # none, or it says what shows that there were some
-    without_log = table.partitions_named(with_files - with_log)
+    without_log = partitions_named(with_files - with_log)
     run_concurrently(store.location, lambda each: table.stream(each).load(), without_log)
-    return table.partitions_named(with_log - hidden)
+    return partitions_named(with_log - hidden)
 
 
 def open_scan(

@@ -21,12 +21,11 @@ from compactor.catalog.tables import DeltaCatalog, Table
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Invalid, refuse_if
 from compactor.model.files import DataFile
-from compactor.model.names import Operation
+from compactor.model.names import Operation, in_order
 from compactor.planning.session_planner import (
     PinnedSession,
     StreamsRead,
     check_tables,
-    in_order,
     pin_sessions,
     streams_to_compact,
 )
@@ -132,7 +131,7 @@ def pin_sources(
     if listed is not None and len(listed) > STREAMS_PINNED_MAX:
         check_tables(run, lake, source)
         return PinnedSources((), clock.now_ms() + CLOCKS_APART_MS)
-    pinned = pin_sessions(run, lake, source, run.partitions if listed is None else in_order(listed), read=read)
+    pinned = pin_sessions(run, lake, source, run.partitions if listed is None else tuple(in_order(listed)), read=read)
     if admission is not None:
         refuse_if(admission.file_refusals(run.lake, pinned))
     return PinnedSources(pins(pinned))
