@@ -9,14 +9,15 @@ A partition is an object of its values by key in JSON and JSON lines, and `key=v
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
+import typer
 from pydantic_core import to_json
 
-from compactor.model.errors import Invalid, Unavailable
+from compactor.model.errors import EXIT_FAILED, Invalid, Unavailable
 from dispatcher.cli.options import Output
 from dispatcher.layout import FAILED, Column, Line, Record, data_text, printable, sentence_lines, table_lines
 
@@ -116,6 +117,14 @@ def print_error(sentence: str) -> None:
     """Writes to stderr, with a red first word on a terminal."""
     name = _ink(sys.stderr).render((("lithify:", FAILED),))
     sys.stderr.write(f"{name} {printable(sentence)}\n")
+
+
+def exit_if_failed(failed: Mapping[str, str]) -> None:
+    """After the answer on all others: names each that failed, with its reason."""
+    for name, reason in failed.items():
+        print_error(f"{name}: {reason}")
+    if failed:
+        raise typer.Exit(EXIT_FAILED)
 
 
 def flush() -> None:

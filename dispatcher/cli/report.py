@@ -1,11 +1,9 @@
 """`lithify report tables`: tables by lag."""
 
-import typer
-
 from compactor.catalog.properties import default_policy_of_text
-from compactor.model.errors import EXIT_FAILED, LithifyError
+from compactor.model.errors import LithifyError
 from dispatcher.cli.options import DefaultPolicyOption, Output, OutputOption
-from dispatcher.cli.output import answer_records, print_error
+from dispatcher.cli.output import answer_records, exit_if_failed
 from dispatcher.cli.table_places import LakePlace
 from dispatcher.cli.tables import table_record
 from dispatcher.clients import CommandDependencies
@@ -41,10 +39,7 @@ def tables(
     records = [_lag(each) for each in most_behind_first(lags)]
     value = {"tables": records, "failed": failed}
     answer_records(output, value, "tables", _LAG_COLUMNS, none="There is no table here yet.")
-    for table_id, reason in failed.items():
-        print_error(f"{table_id}: {reason}")
-    if failed:
-        raise typer.Exit(EXIT_FAILED)
+    exit_if_failed(failed)
 
 
 def _lag(lag: TableLag) -> dict[str, object]:

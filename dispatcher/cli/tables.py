@@ -9,11 +9,11 @@ import typer
 
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import Clock
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, LithifyError
 from compactor.model.names import LifecycleState, PartitionValues, counted, render_partition
 from compactor.planning.table_figures import read_figures
 from dispatcher.cli.options import Output, OutputOption, PartitionOption, TableArgument
-from dispatcher.cli.output import answer, answer_records, parse_partition, write_lines
+from dispatcher.cli.output import answer, answer_records, exit_if_failed, parse_partition, write_lines
 from dispatcher.cli.table_places import LakePlace, existing_stream, named_partition, partitions_of, tables_of
 from dispatcher.clients import CommandDependencies
 from dispatcher.layout import PARTITION, Column, age_text, count_text, counts
@@ -57,26 +57,28 @@ def list_tables(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show all tables of a lake with their sizes: live rows, bytes of compacted files, rows not compacted yet, and for
-    how long the oldest of them have been waiting."""
+    how long the oldest of them have been waiting. Exit code 1 if some cannot be read: they are named."""
     catalog = lake.open()
     clock = dependencies.clock
     tables, no_tables = tables_of(catalog)
-    listed = [
-        {
-            **table_record(lag_of(table, read_figures(table), clock)),
-            **(_garbage_figures(catalog, table, clock) if garbage else {}),
-        }
-        for table in tables
-    ]
+    listed: list[dict[str, object]] = []
+    failed: dict[str, str] = {}
+    for table in tables:
+        try:
+            record = table_record(lag_of(table, read_figures(table), clock))
+            listed.append({**record, **(_garbage_figures(catalog, table, clock) if garbage else {})})
+        except LithifyError as error:
+            failed[table.table_id] = str(error)
     columns = (*TABLE_COLUMNS, *(_GARBAGE_COLUMNS if garbage else ()))
     answer_records(
         output,
-        {"tables": listed, "no_tables": no_tables},
+        {"tables": listed, "no_tables": no_tables, "failed": failed},
         "tables",
         columns,
-        none="There is no table here yet.",
+        none="There is no table here yet." if not failed else "There is no table here that can be read.",
         notes=no_tables,
     )
+    exit_if_failed(failed)
 
 
 def _garbage_figures(catalog: DeltaCatalog, table: Table, clock: Clock) -> dict[str, int]:
@@ -135,8 +137,15 @@ def files(
 
     A file with dead rows comes with its deletion vector. --output paths has no room for one, and refuses.
     """
-    opened = lake.open().table(table)
-    live = [scanned for each in partitions_of(opened, partition) for scanned in opened.scan(each).scan_files]
+    from compactor.reading.scan import partitions_of_table
+
+    catalog = lake.open()
+    opened = catalog.table(table)
+    if partition:
+        wanted = partitions_of(opened, partition)
+    else:
+        wanted = partitions_of_table(catalog.store, opened, even_dropped=False)
+    live = [scanned for each in wanted for scanned in opened.scan(each).scan_files]
     if output is FilesOutput.PATHS:
         _refuse_dead_rows(table, live)
         write_lines(_path(scanned.uri) for scanned in live)

@@ -119,7 +119,7 @@ def test_a_scan_of_all_partitions_finds_a_lost_log_by_one_listing(lake: DeltaCat
     assert store.count("list_folders", f"{ORDERS}/data/") == 1
 
 
-def test_no_proof_of_a_deleted_key_leaves_out_a_partition_without_its_log(
+def test_no_proof_of_a_deleted_key_and_no_list_of_files_leaves_out_a_partition_without_its_log(
     lake: DeltaCatalog, root: Path, command: Command
 ) -> None:
     orders = lake.create_table(ORDERS, ["day"], primary_keys=["id"])
@@ -131,6 +131,8 @@ def test_no_proof_of_a_deleted_key_leaves_out_a_partition_without_its_log(
         refused = command("privacy", "prove", ORDERS, "--key", "id=7", "--lake", str(root), *of)
         assert refused.exit_code == 1
         assert "data/day=monday/ shows that it had one" in " ".join(refused.err.split())
+    refused = command("table", "files", ORDERS, "--lake", str(root))
+    assert (refused.exit_code, refused.out) == (1, "")
 
 
 def test_the_destination_of_a_compaction_is_not__without_its_streams(lake: DeltaCatalog, root: Path) -> None:

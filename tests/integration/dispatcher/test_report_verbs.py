@@ -92,12 +92,13 @@ def test_a_table_that_is_late_by_its_own_policy_comes_first(desk: Desk, tmp_path
     assert "bound" in text
 
 
+@pytest.mark.parametrize("verb", [("report", "tables"), ("table", "list"), ("table", "list", "--garbage")])
 def test_a_table_that_cannot_be_read_keeps_no_other_from_being_listed(
-    desk: Desk, tmp_path: Path, command: Command
+    desk: Desk, tmp_path: Path, command: Command, verb: tuple[str, ...]
 ) -> None:
     (first, *_) = sorted((tmp_path / "lake").glob(f"tables/{OTHER}/streams/**/{1:020d}.json"))
     first.write_text("broken")
-    answer = command("report", "tables", "--lake", str(tmp_path / "lake"), "--output", "json")
+    answer = command(*verb, "--lake", str(tmp_path / "lake"), "--output", "json")
     assert answer.exit_code == 1
     assert [each["table_id"] for each in json.loads(answer.out)["tables"]] == [TABLE]
     assert list(json.loads(answer.out)["failed"]) == [OTHER]
