@@ -115,7 +115,7 @@ class DeltasRetired(Document):
 
 
 class SessionTiming(Document):
-    """A session of the table, held against its prediction. For planning later ones.
+    """A session of the table, compared with its prediction. For planning later ones.
 
     Attributes:
         place: "process", "spark" or "cluster"

@@ -51,7 +51,7 @@ def changes_of_maxwell(body: bytes, columns: FeedColumns, source_name: str) -> C
     rows = [(name, pa.struct(typed)) for name in _IMAGES] if typed else []
     first = event_of(lines[0], int(numbers[0]), source_name)
     schema, texts_of = pa.schema([*text_fields(first, _IMAGES), *rows]), [name for name, kind in typed if is_text(kind)]
-    events = read_events(lines, numbers, schema, source_name, images=_IMAGES, mended=partial(_readable, names=texts_of))
+    events = read_events(lines, numbers, schema, source_name, images=_IMAGES, fixed=partial(_readable, names=texts_of))
     upserts, deletes = _operations(events, numbers, source_name)
     is_row = upserts | deletes
     after = _typed(columns.left(_rows(events, "data", is_row)), declared, numbers[is_row], source_name)

@@ -259,12 +259,12 @@ def _parsed(
     names = [re.escape(json.dumps(each.name).encode()) for each in told if pa.types.is_floating(each.type)]
     no_number = re.compile(rb"((?:" + b"|".join(names) + rb')\s*:\s*)"(NaN|-?Infinity)"')
 
-    def mended(lines: Sequence[bytes]) -> Sequence[bytes]:
+    def fixed(lines: Sequence[bytes]) -> Sequence[bytes]:
         """PyArrow reads floats that JSON cannot hold, which Kafka Connect writes as text, without quotes."""
         return [no_number.sub(rb"\1\2", line) for line in lines] if names else lines
 
     only_these = schema is not None
-    table = read_events(lines, numbers, explicit, source_name, only_these=only_these, images=_IMAGES, mended=mended)
+    table = read_events(lines, numbers, explicit, source_name, only_these=only_these, images=_IMAGES, fixed=fixed)
     if schema is None:
         return table
     payload = table.column("payload").combine_chunks()

@@ -118,7 +118,7 @@ def read_events(
     *,
     only_these: bool = False,
     images: Collection[str] = (),
-    mended: Callable[[Sequence[bytes]], Sequence[bytes]] | None = None,
+    fixed: Callable[[Sequence[bytes]], Sequence[bytes]] | None = None,
 ) -> pa.Table:
     """A column for each field. None of the lines is empty.
 
@@ -128,7 +128,7 @@ def read_events(
             and whole numbers beyond 64 bits are decimals
         only_these: the others are left out
         images: fields that hold the same columns
-        mended: makes lines that can be read, of some that cannot
+        fixed: makes lines that can be read, of some that cannot
 
     Raises `Invalid`, with the rows where they fail by themselves."""
 
@@ -138,8 +138,8 @@ def read_events(
     try:
         return parsed(0, len(lines))
     except (ValueError, Invalid) as error:
-        if mended is not None:
-            lines = mended(lines)
+        if fixed is not None:
+            lines = fixed(lines)
             return read_events(lines, numbers, schema, source_name, only_these=only_these, images=images)
         failing = failures(len(lines), parsed)
         refused = Refusals(source_name)

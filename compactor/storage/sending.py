@@ -2,8 +2,8 @@
 
     Sending    the files of one task: `wait` returns when they are at rest
 
-The files that are on their way hold memory, which is bounded for the whole process: a file that does not fit beside the
-others is begun when it does. A file on this machine needs none of this: it is written faster than a thread starts.
+Files in flight hold memory, which is bounded for the whole process: a file that does not fit beside the others is begun
+when it does. A file on this machine needs none of this: it is written faster than a thread starts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Sending:
     """A task's files in flight. When it is pickled they have arrived: no other process learns of one that may yet fail.
 
     Attributes:
-        room_bytes: that files on their way may hold; a file that is longer than that is sent alone"""
+        room_bytes: that files in flight may hold; a file that is longer than that is sent alone"""
 
     def __init__(self, room_bytes: int) -> None:
         self._room_bytes = room_bytes
@@ -57,7 +57,7 @@ def _send_and_leave(send: Callable[[], None], held_bytes: int, room: _Room) -> N
 
 
 class _Room:
-    """The files that are on their way from this process. Sessions that run side by side share it."""
+    """The files in flight from this process. Concurrent sessions share it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -82,5 +82,5 @@ class _Room:
 
 @lru_cache(maxsize=1)
 def _room_of_process(_process_id: int) -> _Room:
-    """A forked process has none of its parent's threads, so none of its files on the way."""
+    """A forked process has none of its parent's threads, so none of its files in flight."""
     return _Room()

@@ -26,7 +26,7 @@ LOOK_SECONDS = 3_600.0
 """Interval between two looks for lost notifications."""
 
 NOTIFIED_SECONDS = 900
-"""Age of a file up to which its notification may be on its way."""
+"""Age of a file up to which its notification may still arrive."""
 
 FIRST_LOOK_SECONDS = 24 * 3_600
 """The age of the oldest files of the first look; later ones go back to the look before."""

@@ -54,7 +54,7 @@ class S3Upload:
         self._discarded = False
         self._upload_id: str | None = None
         self._parts: list[CompletedPartTypeDef] = []
-        self._on_the_way: deque[Future[CompletedPartTypeDef]] = deque()
+        self._in_flight: deque[Future[CompletedPartTypeDef]] = deque()
         self._parts_sent = 0
         self._threads: ThreadPoolExecutor | None = None
 
@@ -86,7 +86,7 @@ class S3Upload:
                 self._clients.until_answered(partial(self._clients.put, self._bucket, self._key, body), SystemClock())
                 return self.size_bytes
             self._send_part()
-            while self._on_the_way:
+            while self._in_flight:
                 self._await_part()
             self._stop_threads()
             self._complete(self._upload_id)
@@ -126,11 +126,11 @@ class S3Upload:
             self._upload_id = answer["UploadId"]
         if self._threads is None:
             self._threads = ThreadPoolExecutor(CONCURRENT_PARTS_MAX, thread_name_prefix="upload")
-        if len(self._on_the_way) == CONCURRENT_PARTS_MAX:
+        if len(self._in_flight) == CONCURRENT_PARTS_MAX:
             self._await_part()
         body, self._filling = self._filling, bytearray()
         self._parts_sent += 1
-        self._on_the_way.append(self._threads.submit(self._upload_part, self._upload_id, self._parts_sent, body))
+        self._in_flight.append(self._threads.submit(self._upload_part, self._upload_id, self._parts_sent, body))
 
     def _upload_part(self, upload_id: str, number: int, body: bytearray) -> CompletedPartTypeDef:
         with self._writing():
@@ -147,7 +147,7 @@ class S3Upload:
         return part
 
     def _await_part(self) -> None:
-        self._parts.append(self._on_the_way.popleft().result())
+        self._parts.append(self._in_flight.popleft().result())
 
     def _complete(self, upload_id: str) -> None:
         """Safe to repeat: after a lost answer a second request fails, since the upload has ended; see `_is_there`."""
