@@ -6,6 +6,7 @@ import pyarrow as pa
 import typer
 
 from compactor.catalog.feed import FeedFormat, parse_feed
+from compactor.catalog.table_appends import Delta
 from compactor.changes.appending import AppendedChanges
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import SystemClock
@@ -186,14 +187,7 @@ def append(
     )
     answer(
         output,
-        {
-            "delta_id": delta.delta_id,
-            "position": delta.position,
-            "operation": delta.operation,
-            "files": len(delta.files),
-            "rows": delta.rows,
-            "warnings": delta.warnings,
-        },
+        {**_delta_figures(delta), "files": len(delta.files)},
         [
             f"Delta {delta.delta_id} at {delta.position}: {delta.operation} of {counted(delta.rows, 'row')}.",
             *(f"Warning: {each}." for each in delta.warnings),
@@ -202,23 +196,17 @@ def append(
 
 
 def _show_changes(table: str, added: AppendedChanges, output: Output) -> None:
-    figures = [
-        {
-            "partition": dict(delta.partition),
-            "operation": delta.operation,
-            "rows": delta.rows,
-            "delta_id": delta.delta_id,
-            "position": delta.position,
-            "warnings": delta.warnings,
-        }
-        for delta in added
-    ]
+    figures = [{"partition": dict(delta.partition), **_delta_figures(delta)} for delta in added]
     lines = [f"{render_partition(each.partition)}: {each.operation} of {counted(each.rows, 'row')}." for each in added]
     lines += [f"Warning: {each}." for each in dict.fromkeys(text for delta in added for text in delta.warnings)]
     if added.quarantined_rows:
         lines.append(f"{counted(added.quarantined_rows, 'change')} quarantined in {added.quarantine_uri}.")
     quarantined = {"quarantined_rows": added.quarantined_rows, "quarantine_uri": added.quarantine_uri}
     answer(output, {"table_id": table, "deltas": figures, **quarantined}, lines or ["There is no change in it."])
+
+
+def _delta_figures(delta: Delta) -> dict[str, object]:
+    return {name: getattr(delta, name) for name in ("delta_id", "position", "operation", "rows", "warnings")}
 
 
 def retract(
