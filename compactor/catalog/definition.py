@@ -97,6 +97,26 @@ class TableDefinition:
             return self
         return replace(self, properties=self.properties.changed({"schema_growth": SchemaGrowth.REFUSE}))
 
+    def in_key_order(self, partition: Mapping[str, object]) -> dict[str, str]:
+        """The values of a partition in the order of the keys. Raises `Invalid`, with every reason, for other keys, and
+        for values that are no text."""
+        if not isinstance(partition, Mapping):
+            raise Invalid(f"a partition is a dict of text by partition key, not a {type(partition).__name__}")
+        texts = {key: value for key, value in partition.items() if isinstance(value, str)}
+        if tuple(partition) == tuple(texts) == self.partition_keys:
+            return texts
+        keys = ", ".join(map(repr, self.partition_keys))
+        has = f"table {self.table_id} has {f'the partition keys {keys}' if keys else 'no partition keys'}"
+        reasons = [f"the partition lacks {key!r}: {has}" for key in self.partition_keys if key not in partition]
+        reasons += [f"{key!r} is no partition key: {has}" for key in partition if key not in self.partition_keys]
+        reasons += [
+            f"the value of partition key {key!r} is {value!r}: give it as text"
+            for key, value in partition.items()
+            if not isinstance(value, str)
+        ]
+        refuse_if(reasons)
+        return {key: str(partition[key]) for key in self.partition_keys}
+
     def difference_from(self, other: TableDefinition) -> str | None:
         """The difference from another definition, properties apart, in a sentence; None if they are equal."""
         if self.partition_keys != other.partition_keys:

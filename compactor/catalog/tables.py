@@ -514,7 +514,7 @@ class Table:
         with self._lock:
             stream = self._streams.pop(tuple(partition.items()), None) if are_texts else None
             if stream is None:
-                folder, hints = self._folder.stream(self._in_key_order(partition)), self.properties.news_hints
+                folder, hints = self._folder.stream(self.definition.in_key_order(partition)), self.properties.news_hints
                 stream = self._streams.pop(folder.partition, None) or PartitionStream.open(
                     self._store, folder, self._clock, hints=hints, others=self._others
                 )
@@ -568,24 +568,6 @@ class Table:
                 at.state, self.table_id, stream_version, abandon_pending=abandon_pending
             )
         )
-
-    def _in_key_order(self, partition: Mapping[str, object]) -> dict[str, str]:
-        if not isinstance(partition, Mapping):
-            raise Invalid(f"a partition is a dict of text by partition key, not a {type(partition).__name__}")
-        texts = {key: value for key, value in partition.items() if isinstance(value, str)}
-        if tuple(partition) == tuple(texts) == self.partition_keys:
-            return texts
-        keys = ", ".join(map(repr, self.partition_keys))
-        has = f"table {self.table_id} has {f'the partition keys {keys}' if keys else 'no partition keys'}"
-        reasons = [f"the partition lacks {key!r}: {has}" for key in self.partition_keys if key not in partition]
-        reasons += [f"{key!r} is no partition key: {has}" for key in partition if key not in self.partition_keys]
-        reasons += [
-            f"the value of partition key {key!r} is {value!r}: give it as text"
-            for key, value in partition.items()
-            if not isinstance(value, str)
-        ]
-        refuse_if(reasons)
-        return {key: str(partition[key]) for key in self.partition_keys}
 
     def _check_room(self, stream: PartitionStream) -> None:
         """Raises `Invalid` if the partition's keys would be too long, before anything is written."""
