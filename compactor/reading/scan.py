@@ -25,8 +25,8 @@ import pyarrow.compute as pc
 from compactor.catalog.keys import TableFolder
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.stream_schema import nanosecond_columns, times_out_of_range
-from compactor.model.errors import Invalid, refuse_if
-from compactor.model.names import PartitionValues, counted, in_order
+from compactor.model.errors import Corrupt, Invalid, refuse_if
+from compactor.model.names import Operation, PartitionValues, counted, in_order
 from compactor.reading.excluded import (
     columns_of,
     guarantee_of_rows,
@@ -42,6 +42,7 @@ from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import decode_partition, encode_partition
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore, decoded, encoded_names
+from compactor.tabular import TabularFile, read_schema
 
 if TYPE_CHECKING:
     from compactor.catalog.tables import Table
@@ -51,7 +52,7 @@ THREADED_BYTES_MIN = 1024 * 1024
 """Bytes of a local file from which on threads read it: smaller ones are decoded before a thread has started."""
 
 STREAMS_SAMPLED = 16
-"""Partitions of which one must be compacted, for a filter to exclude others by their values."""
+"""Partitions of which one must be compacted, or for the merged view have upserts, for a filter to exclude others."""
 
 View = Literal["compacted", "merged"]
 """The compacted rows; the compacted rows with all pending deltas applied (merge on read)."""
@@ -214,7 +215,8 @@ def open_scan(
 
 @dataclass(frozen=True)
 class _Sample:
-    """A compacted partition, whose columns fit the request: by their types the filter excludes other partitions."""
+    """A partition whose columns fit the request: by their types the filter excludes other partitions. It is compacted,
+    or, for the merged view, has pending upserts."""
 
     part: ScanPart
     schema: pa.Schema
@@ -244,7 +246,14 @@ def _sample(streams: Iterable[PartitionStream], declared: pa.Schema | None, requ
     """None: no partition can be excluded before its log is read. The scan knows all columns, and raises errors."""
     if request.row_filter is None or request.names_one_stream:
         return None
-    part = next((part for part in (_pin(stream, request) for stream in streams) if part is not None), None)
+    part, not_compacted = None, list[PartitionStream]()
+    for stream in streams:
+        part = _pin(stream, request)
+        if part is not None:
+            break
+        not_compacted.append(stream)
+    if part is None and request.view == "merged":
+        part = next((part for part in map(_pin_pending, not_compacted) if part is not None), None)
     if part is None:
         return None
     named = [] if declared is None else [("the table's definition", declared)]
@@ -333,6 +342,23 @@ def _pin(stream: PartitionStream, request: ScanRequest) -> ScanPart | None:
         for number, file in sorted(compacted.files.items())
     )
     return ScanPart(stream, parse_schema(compacted.last_round.compacted_schema), files)
+
+
+def _pin_pending(stream: PartitionStream) -> ScanPart | None:
+    """The files of a stream's upserts, with the columns of the newest; None: it has none, or their types are inferred,
+    or they cannot be read, as the scan itself will say."""
+    active = stream.load().state.active
+    files = tuple(
+        ScanFile(stream.partition, stream.uri_of(file.path), file, is_delta=True)
+        for delta in (() if active is None else active.deltas)
+        if delta.operation is Operation.UPSERT
+        for file in delta.files
+    )
+    if files and not files[-1].file.content_type.is_text:
+        with suppress(Invalid, Corrupt):
+            newest = TabularFile.of(files[-1].uri, files[-1].file)
+            return ScanPart(stream, read_schema(stream.location, newest), files)
+    return None
 
 
 def _pin_merged(streams: Sequence[PartitionStream], request: ScanRequest, sample: _Sample | None) -> list[ScanPart]:

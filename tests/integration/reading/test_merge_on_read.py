@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +14,7 @@ from compactor import DeltaCatalog, compact
 from compactor.lake import Table
 from compactor.model.errors import Invalid
 from compactor.model.names import LifecycleState, Operation
+from compactor.reading.scan import STREAMS_SAMPLED
 from tests.builders import multiset
 from tests.conftest import Command
 from tests.fakes.faulty_store import FaultyStore
@@ -136,6 +138,25 @@ def test_a_merged_scan_reads_no_log_of_a_partition_that_its_filter_excludes(lake
     assert (found, read) == ([("7", 1, 1), ("7", 2, 1)], {day["day"] for day in days})
     orders.set_properties({"primary_keys": ["id"], "sort_keys": SORT_KEYS})
     assert _merged_beside(lake, orders, "7") == ([("7", 1, 1), ("7", 2, 1)], {"0", "7"})
+
+
+@pytest.mark.parametrize("in_files", [False, True])
+def test_a_filter_excludes_partitions_also_before_anything_is_compacted(
+    lake: DeltaCatalog, in_files: bool, tmp_path: Path
+) -> None:
+    """By the types of pending deltas, whose files may have the partition's column themselves."""
+    orders = lake.create_table(TABLE_ID, ["day"], primary_keys=["id"])
+    days = [chr(number) for number in range(ord("A"), ord("z"))]
+    for day in days:
+        rows = some(1).append_column("day", pa.array([day])) if in_files else some(1)
+        orders.append({"day": day}, rows)
+    found, read = _merged_beside(lake, orders, "x")
+    assert (found, read) == ([("x", 1, 1)], {*days[:STREAMS_SAMPLED], "x"})
+    (tmp_path / "later.csv").write_text("id,at\n2,2\n")
+    for day in ("A", "x"):
+        orders.append({"day": day}, [tmp_path / "later.csv"])
+    later = [] if in_files else [("x", 2, 2)]  # a file without the column that others have has null in it
+    assert _merged_beside(lake, orders, "x")[0] == [("x", 1, 1), *later]
 
 
 def test_of_a_source_no_log_is_read_of_a_partition_that_the_filter_excludes(lake: DeltaCatalog, orders: Table) -> None:
