@@ -28,6 +28,7 @@ from compactor.tabular import (
     dictionary_columns_of,
     each_begun,
     read_batches_around,
+    read_parquet_with_dictionaries,
     read_table,
     written_here,
 )
@@ -95,13 +96,17 @@ def _write(
     """Writes the rows of one task's sources, ordered by source file, part, dedupe task, in files of bounded rows."""
     step = target.step
     rows_by_source = _row_indices_by_source(rows_of_buckets)
-    dictionary_columns = _dictionary_columns(step, task.sources)
     copies_row_groups = any(_is_large(step, source, len(rows_by_source[source.ordinal])) for source in task.sources)
+    table, dictionary_columns = _only_source(step, task.sources, is_decoded=not copies_row_groups)
     with FileCutter(target, task.first_file_number, dictionary_columns, copies_row_groups, is_last) as cutter:
         for source in task.sources:
             next(ahead)
-            if not _copy_row_groups(step, source, rows_by_source[source.ordinal], cutter):
-                for rows in _surviving_rows(target, source, rows_by_source[source.ordinal]):
+            row_indices = rows_by_source[source.ordinal]
+            if table is not None:
+                for rows in _in_order(step, source, table, row_indices):
+                    cutter.write(rows)
+            elif not _copy_row_groups(step, source, row_indices, cutter):
+                for rows in _surviving_rows(target, source, row_indices):
                     cutter.write(rows)
     return cutter.files
 
@@ -253,7 +258,14 @@ def _surviving_rows(target: OutputTarget, source: SourceFile, row_indices: npt.N
     if table is None:
         yield from _rows_in_parts(target, source, row_indices, rows_per_part)
         return
-    table, row_indices = _conformed(step, source, table).combine_chunks(), row_indices - first_row
+    yield from _in_order(step, source, table, row_indices - first_row)
+
+
+def _in_order(
+    step: WriteStep, source: SourceFile, table: pa.Table, row_indices: npt.NDArray[np.int64]
+) -> Iterator[pa.Table]:
+    """Some rows of a source's decoded rows, in the schema of the output."""
+    table = _conformed(step, source, table).combine_chunks()
     in_file_order = len(row_indices) == table.num_rows and bool((np.diff(row_indices) == 1).all())
     for start in range(0, len(row_indices), _ROWS_PER_TAKE):
         piece = row_indices[start : start + _ROWS_PER_TAKE]
@@ -265,7 +277,7 @@ def _decoded(step: WriteStep, source: SourceFile, bounds: tuple[int, int]) -> tu
     room = _decoded_bytes_max(step)
     is_most = 2 * (bounds[1] + 1 - bounds[0]) > source.rows or source.size_bytes < SMALL_FILE_BYTES
     with _reading(source):
-        if source.size_bytes * _DECODED_BYTES_PER_BYTE <= room and is_most:
+        if _fits_decoded(step, source) and is_most:
             table = read_table(step.location, source.file, schema=step.output.schema)
             check_row_count(source.file.uri, table.num_rows, source.rows)
             return 0, table, 0
@@ -307,13 +319,26 @@ def _rows_in_parts(
         yield _conformed(step, source, pa.concat_tables(found)).combine_chunks().take(pa.array(unsorted))
 
 
-def _dictionary_columns(step: WriteStep, sources: Sequence[SourceFile]) -> tuple[str, ...] | None:
-    """The Parquet columns that get dictionaries: those that have one in the largest source, if that is Parquet."""
+def _only_source(
+    step: WriteStep, sources: Sequence[SourceFile], *, is_decoded: bool
+) -> tuple[pa.Table | None, tuple[str, ...] | None]:
+    """The rows of a task's only source, if it is small and `is_decoded`: then it is opened once for them and for what
+    follows; else None. The Parquet columns that get dictionaries: those that have one in the largest source, if that is
+    Parquet."""
     largest = max(sources, key=lambda source: source.size_bytes)
     if step.output.content_type is not ContentType.PARQUET or largest.file.content_type is not ContentType.PARQUET:
-        return None
+        return None, None
+    is_small = largest.size_bytes < SMALL_FILE_BYTES and _fits_decoded(step, largest)
     with _reading(largest):
-        return dictionary_columns_of(step.location, largest.file)
+        if len(sources) > 1 or not is_small or not is_decoded:
+            return None, dictionary_columns_of(step.location, largest.file)
+        table, dictionary_columns = read_parquet_with_dictionaries(step.location, largest.file)
+        check_row_count(largest.file.uri, table.num_rows, largest.rows)
+        return table, dictionary_columns
+
+
+def _fits_decoded(step: WriteStep, source: SourceFile) -> bool:
+    return source.size_bytes * _DECODED_BYTES_PER_BYTE <= _decoded_bytes_max(step)
 
 
 def _reading(source: SourceFile) -> AbstractContextManager[None]:

@@ -27,7 +27,7 @@ from compactor.tabular.filesystems import reading, written_here
 from compactor.tabular.formats import FileMeasure, FileOutline, Source, TabularFile, TabularFormat
 from compactor.tabular.ipc import Ipc
 from compactor.tabular.orc import Orc
-from compactor.tabular.parquet import Parquet, begin_parquet, check_row_count
+from compactor.tabular.parquet import Parquet, begin_parquet, check_row_count, dictionary_columns_in
 from compactor.tabular.parquet_pages.arrow_files import open_parquet
 from compactor.tabular.remote_file import WHOLE_BYTES_MAX, open_tail
 from compactor.tabular.same_file import check_crc32
@@ -118,6 +118,20 @@ def read_table(
         if _is_read_whole(file, columns):
             source = replace(source, body=_whole(source))
         return plain_table(_FORMATS[file.content_type].read_table(source, columns, schema))
+
+
+def read_parquet_with_dictionaries(location: StoreLocation, file: TabularFile) -> tuple[pa.Table, tuple[str, ...]]:
+    """As `read_table` of a small Parquet file, with its `dictionary_columns_of`: it is opened once for both."""
+    with reading(file.uri, file.content_type):
+        source = Source.of(location, file)
+        if not source.is_remote:
+            with source.open() as opened:
+                source = replace(source, body=opened.read_buffer())
+            if file.crc32 is not None:
+                check_crc32(file.uri, source.body, file.crc32)
+        with open_parquet(source) as parquet:
+            rows = plain_table(Parquet().table_of(source, parquet, None))
+            return rows, dictionary_columns_in(parquet.parquet.metadata)
 
 
 def read_batches(

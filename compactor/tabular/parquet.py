@@ -69,14 +69,18 @@ class Parquet:
 
     def read_table(self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None) -> pa.Table:
         with open_parquet(source) as file:
-            parquet = file.parquet
-            arrow_schema = file.schema
-            wanted = wanted_columns(source, arrow_schema, columns)
-            file.hold(range(parquet.num_row_groups), wanted)
-            only = None if columns is None else wanted
-            table = parquet.read(columns=only, use_threads=not file.is_small)
-            _check_rows(table.num_rows, parquet.metadata.num_rows)
-            return _as_written(table if only is None else table.select(wanted), arrow_schema)
+            return self.table_of(source, file, columns)
+
+    def table_of(self, source: Source, file: OpenParquet, columns: Sequence[str] | None) -> pa.Table:
+        """As `read_table`, of a file that is open."""
+        parquet = file.parquet
+        arrow_schema = file.schema
+        wanted = wanted_columns(source, arrow_schema, columns)
+        file.hold(range(parquet.num_row_groups), wanted)
+        only = None if columns is None else wanted
+        table = parquet.read(columns=only, use_threads=not file.is_small)
+        _check_rows(table.num_rows, parquet.metadata.num_rows)
+        return _as_written(table if only is None else table.select(wanted), arrow_schema)
 
     def read_batches(
         self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None
@@ -304,6 +308,11 @@ def dictionary_columns_of(location: StoreLocation, file: TabularFile) -> tuple[s
         ):  # a planner may not have checked its footer
             opened.opened.seek(0)
             check_crc32(file.uri, opened.opened.read_buffer(), file.crc32)
+    return dictionary_columns_in(metadata)
+
+
+def dictionary_columns_in(metadata: pq.FileMetaData) -> tuple[str, ...]:
+    """As `dictionary_columns_of`, from a footer that was read already."""
     row_groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     return tuple(
         metadata.schema.column(position).path
