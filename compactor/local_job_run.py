@@ -363,8 +363,10 @@ def _measure_all(
             return measure_session(session.spec, lake, as_pinned=as_pinned)
         return None
 
-    found = run_concurrently(lake.location, measure, [session for session in sessions if session.work])
-    return {each.spec.session_id: each for each in found if each is not None}
+    # Of many streams the lake caches those that were read last. They come first here, and so the first ones are cached
+    # when the sessions run.
+    found = run_concurrently(lake.location, measure, [session for session in reversed(sessions) if session.work])
+    return {each.spec.session_id: each for each in reversed(found) if each is not None}
 
 
 def _spark_resources() -> Resources:
