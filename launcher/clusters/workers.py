@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, cast
 
 from compactor.log_context import LOG
@@ -62,6 +63,10 @@ START_SECONDS = 1.2
 
 START_LEFT_SECONDS = 0.1
 """Time that a worker which is not ready still takes, although others have taken less to start."""
+
+_ARROW_BY_GLIBC: Mapping[str, str] = MappingProxyType({"ARROW_DEFAULT_MEMORY_POOL": "system"})
+"""Arrow's own allocator keeps freed memory for each thread, and another thread cannot return it to the system; a worker
+that is idle returns what glibc keeps, of all threads."""
 
 OUTPUTS_KEPT = 50
 """Outputs that are kept, of the workers that were started last. Those that run are among them: there are fewer."""
@@ -263,7 +268,11 @@ class _Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
-                env={**inherited, "PYTHONPATH": os.pathsep.join(filter(None, (packages, inherited.get("PYTHONPATH"))))},
+                env={
+                    **_ARROW_BY_GLIBC,
+                    **inherited,
+                    "PYTHONPATH": os.pathsep.join(filter(None, (packages, inherited.get("PYTHONPATH")))),
+                },
                 start_new_session=True,
             )
 
