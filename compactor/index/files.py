@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ from compactor.index.page_sums import FOOTER_BYTES, PageSums, footer_span
 from compactor.index.paged_file import IN_FOLDER, KEPT_BYTES_MAX, KeptFiles, PagedFile, PageReader
 from compactor.index.remote_search import RowsInRun, expected_rows, expected_share
 from compactor.index.shared_pages import PAGE_BYTES, SharedPages
-from compactor.kernels.digest_sort import Piece, merge_by_digest
+from compactor.kernels.digest_sort import RowsToMerge, merge_by_digest
 from compactor.kernels.hash_bucket import hash_buckets
 from compactor.kernels.sha1 import Digests
 from compactor.kernels.sort_values import SortColumn
@@ -53,6 +53,11 @@ _DIGESTS_SAMPLED = 64
 COMPARED_BYTES = 8 * 1024 * 1024
 """Files on this machine up to this size are compared with their checksum before they are searched: in a millisecond. Of
 larger ones, a small delta reads few pages, and shall not read all."""
+
+_ROWS_PER_PIECE = 16 * 1024
+"""Rows that are read of an index file at a time where they are merged with others."""
+
+_Column = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -265,26 +270,82 @@ def _find_in_run(
         segment = open_part(parts[number])
 
 
-def overlay(pieces: list[IndexRows]) -> tuple[IndexRows, npt.NDArray[np.int32]]:
-    """Merges pieces, newest first and at least one: sorted by digest, the newest row of each digest. The list is
-    emptied, which releases the pieces as their rows move.
+@dataclass(frozen=True)
+class IndexPart:
+    """Rows of an open index file that have not been read yet.
 
-    Returns the rows, and the position of each in the concatenated pieces.
+    Attributes:
+        positions: of the rows, ascending; None: all rows"""
+
+    segment: IndexSegment
+    positions: npt.NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return self.segment.file.rows if self.positions is None else len(self.positions)
+
+    def rows(self, sort_columns: Sequence[SortColumn]) -> IndexRows:
+        return self.segment.rows(sort_columns, self.positions)
+
+    def in_pieces(self, sort_columns: Sequence[SortColumn], rows_max: int = _ROWS_PER_PIECE) -> Iterator[IndexRows]:
+        """The same, a few at a time, once all are there."""
+        self.segment.fetch(sort_columns, self.positions)
+        for start in range(0, len(self), rows_max):
+            end = min(start + rows_max, len(self))
+            if self.positions is None:
+                yield self.segment.rows_between(sort_columns, start, end)
+            else:
+                yield self.segment.rows(sort_columns, self.positions[start:end])
+
+
+def overlay(parts: Sequence[IndexPart], sort_columns: Sequence[SortColumn]) -> tuple[IndexRows, npt.NDArray[np.int32]]:
+    """Merges parts, newest first: sorted by digest, the newest row of each digest.
+
+    Returns the rows, and the position of each in the concatenated parts.
     """
-    some = [piece for piece in pieces if len(piece)] or pieces[:1]
-    pieces.clear()
+    some = [part for part in parts if len(part)]
+    if not some:
+        return no_rows(sort_columns), np.empty(0, np.int32)
     if len(some) == 1:
-        return some[0], np.arange(len(some[0]), dtype=np.int32)
-    columns: list[Piece] = [(each.digests, each.row_indices, (each.file_numbers, each.sort_values)) for each in some]
-    some.clear()
-    merged = merge_by_digest(columns)
-    rows = IndexRows(merged.digests, merged.others[0], merged.row_indices, merged.others[1])
-    newest = np.ones(len(rows), np.bool_)
-    newest[1:] = (rows.digests[1:] != rows.digests[:-1]).any(axis=1)
-    if newest.all():
-        return rows, merged.row_numbers
-    kept = np.flatnonzero(newest)
-    return rows.take(kept), merged.row_numbers.take(kept)
+        return some[0].rows(sort_columns), np.arange(len(some[0]), dtype=np.int32)
+    for part in some:
+        part.segment.begin(sort_columns, part.positions)
+    pieces = ((0, piece) for part in some for piece in part.in_pieces(sort_columns))
+    return overlay_pieces(pieces, sum(map(len, some)))
+
+
+def overlay_pieces(pieces: Iterator[tuple[int, IndexRows]], count: int) -> tuple[IndexRows, npt.NDArray[np.int32]]:
+    """The same of pieces that come one by one, at least one, with about so many rows in all. A piece is newer than
+    those of a higher rank, and than later ones of its own."""
+    columns = (
+        RowsToMerge(each.digests, each.row_indices, (each.file_numbers, each.sort_values), rank)
+        for rank, each in pieces
+    )
+    merged = merge_by_digest(columns, count)
+    newest = np.ones(len(merged.digests), np.bool_)
+    for start in range(1, len(newest), _ROWS_PER_PIECE):
+        end = min(start + _ROWS_PER_PIECE, len(newest))
+        newest[start:end] = (merged.digests[start:end] != merged.digests[start - 1 : end - 1]).any(axis=1)
+    file_numbers, sort_values = merged.others
+    rows = IndexRows(
+        _moved_together(merged.digests, newest),
+        _moved_together(file_numbers, newest),
+        _moved_together(merged.row_indices, newest),
+        _moved_together(sort_values, newest),
+    )
+    return rows, _moved_together(merged.row_numbers, newest)
+
+
+def _moved_together(column: _Column, kept: npt.NDArray[np.bool_]) -> _Column:
+    """The kept rows of a column, which takes no other memory: they move to its begin."""
+    if kept.all():
+        return column
+    filled = 0
+    for start in range(0, len(column), _ROWS_PER_PIECE):
+        some = slice(start, start + _ROWS_PER_PIECE)
+        moving = column[some].take(np.flatnonzero(kept[some]), axis=0)
+        column[filled : filled + len(moving)] = moving
+        filled += len(moving)
+    return column[:filled]
 
 
 def read_bucket(
@@ -295,9 +356,7 @@ def read_bucket(
 ) -> IndexRows:
     """The index entries of one bucket, over all runs: live rows and tombstones, sorted by digest."""
     segments = open_bucket(location, files, hash_bucket_count)
-    if not segments:
-        return no_rows(sort_columns)
-    rows, _ = overlay([segment.rows(sort_columns) for segment in segments])
+    rows, _ = overlay([IndexPart(segment) for segment in segments], sort_columns)
     return without_void(rows)
 
 

@@ -174,16 +174,16 @@ class IndexSegment:
     @property
     def file_numbers(self) -> npt.NDArray[np.int32]:
         """Of all rows."""
-        return file_numbers_of(self._column(1, FILE_NUMBER, None))
+        return file_numbers_of(self._pointers(FILE_NUMBER, None))
 
     @property
     def row_indices(self) -> npt.NDArray[np.int64]:
         """Of all rows."""
-        return row_indices_of(self._column(1, ROW_INDEX, None))
+        return row_indices_of(self._pointers(ROW_INDEX, None))
 
     def row_indices_at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Of the rows at ascending positions."""
-        return row_indices_of(self._column(1, ROW_INDEX, positions), positions)
+        return row_indices_of(self._pointers(ROW_INDEX, positions), positions)
 
     def row_indices_where(self, find: Callable[[], npt.NDArray[np.bool_]]) -> npt.NDArray[np.int64]:
         """Of all rows; of a remote file where `find` does not say so, 0, which is a row of every file."""
@@ -226,16 +226,18 @@ class IndexSegment:
             start = self._batch.column("digest").buffers()[1].address - self._pages[0].buffer.address
             self._pages[0].need([Span(start + DIGEST_BYTES * low, start + DIGEST_BYTES * high) for low, high in rows])
 
-    def _column(self, which: int, name: str, positions: npt.NDArray[np.int64] | None) -> pa.Array:
-        """A column of the file (0), or of what has its pointers (1), which can be touched at these positions."""
-        column = (self._batch if which == 0 else self._placed).column(name)
-        self._need(which, column, positions)
+    def _pointers(self, name: str, positions: npt.NDArray[np.int64] | None) -> pa.Array:
+        """A column of pointers, which can be touched at these positions."""
+        column = self._placed.column(name)
+        self._need(1, column, positions)
         return column
 
     def _need(self, which: int, column: pa.Array, positions: npt.NDArray[np.int64] | None = None) -> None:
-        if self._pages is None:
-            return
-        pages = self._pages[which]
+        if self._pages is not None:
+            self._pages[which].need(self._spans_of(self._pages[which], column, positions))
+
+    @staticmethod
+    def _spans_of(pages: PagedFile, column: pa.Array, positions: npt.NDArray[np.int64] | None) -> list[Span]:
         spans: list[Span] = []
         for number, buffer in enumerate(column.buffers()):
             if buffer is None:
@@ -246,25 +248,67 @@ class IndexSegment:
                 spans.append(Span(start, start + buffer.size))
             else:
                 spans += _spans_at(start, width, positions)
-        pages.need(spans)
+        return spans
+
+    def begin(self, sort_columns: Sequence[SortColumn], positions: npt.NDArray[np.int64] | None = None) -> None:
+        """Requests what `rows` reads, if there is room."""
+        for pages, spans in self._spans_of_rows(sort_columns, positions):
+            pages.begin(spans)
+
+    def fetch(self, sort_columns: Sequence[SortColumn], positions: npt.NDArray[np.int64] | None = None) -> None:
+        """Returns when all that `rows` reads is there: it is requested at the same time."""
+        wanted = self._spans_of_rows(sort_columns, positions)
+        for pages, spans in wanted[1:]:
+            pages.begin(spans)
+        for pages, spans in wanted:
+            pages.need(spans)
+
+    def _spans_of_rows(
+        self, sort_columns: Sequence[SortColumn], positions: npt.NDArray[np.int64] | None
+    ) -> list[tuple[PagedFile, list[Span]]]:
+        if self._pages is None:
+            return []
+        own, placed = self._pages
+        of_own = [
+            self._batch.column(name) for name in ("digest", *(SORT_COLUMN_PREFIX + one.name for one in sort_columns))
+        ]
+        of_placed = [self._placed.column(name) for name in (FILE_NUMBER, ROW_INDEX)]
+        spans = [span for column in of_own for span in self._spans_of(own, column, positions)]
+        spans_placed = [span for column in of_placed for span in self._spans_of(placed, column, positions)]
+        return [(own, spans + spans_placed)] if placed is own else [(own, spans), (placed, spans_placed)]
 
     def rows(self, sort_columns: Sequence[SortColumn], positions: npt.NDArray[np.int64] | None = None) -> IndexRows:
         """All rows, or those at ascending positions. Sort values of narrower types are widened."""
-        arrays = [self._column(0, SORT_COLUMN_PREFIX + column.name, positions) for column in sort_columns]
-        self._need(0, self._batch.column("digest"), positions)
-        raw = self._raw
-        file_numbers = file_numbers_of(self._column(1, FILE_NUMBER, positions), positions)
-        row_indices = row_indices_of(self._column(1, ROW_INDEX, positions), positions)
-        if positions is not None:
-            raw = raw.take(positions, axis=0)
-            arrays = [array.take(pa.array(positions)) for array in arrays]
-        values = [_widen(array, column.arrow_type) for array, column in zip(arrays, sort_columns, strict=True)]
-        return IndexRows(
-            raw.view(">u4").astype(np.uint32),
-            file_numbers,
-            row_indices,
-            encode_sort_values(sort_columns, values, len(raw)),
-        )
+        self.fetch(sort_columns, positions)
+        return _rows_at(positions, self._raw, self._batch, self._placed, sort_columns)
+
+    def rows_between(self, sort_columns: Sequence[SortColumn], start: int, end: int) -> IndexRows:
+        """Some rows of those that were fetched."""
+        count = end - start
+        batch, placed = self._batch.slice(start, count), self._placed.slice(start, count)
+        return _rows_at(None, self._raw[start:end], batch, placed, sort_columns)
+
+
+def _rows_at(
+    positions: npt.NDArray[np.int64] | None,
+    raw: Digests,
+    batch: pa.RecordBatch,
+    placed: pa.RecordBatch,
+    sort_columns: Sequence[SortColumn],
+) -> IndexRows:
+    arrays = [batch.column(SORT_COLUMN_PREFIX + column.name) for column in sort_columns]
+    file_numbers = file_numbers_of(placed.column(FILE_NUMBER), positions)
+    row_indices = row_indices_of(placed.column(ROW_INDEX), positions)
+    if positions is not None:
+        raw = raw.take(positions, axis=0)
+        arrays = [array.take(pa.array(positions)) for array in arrays]
+    values = [_widen(array, column.arrow_type) for array, column in zip(arrays, sort_columns, strict=True)]
+    return IndexRows(
+        raw.view(">u4").astype(np.uint32),
+        file_numbers,
+        row_indices,
+        encode_sort_values(sort_columns, values, len(raw)),
+    )
 
 
 def _refuse_other_widths(stated: PointerWidths, batch: pa.RecordBatch, where: str) -> None:

@@ -1,6 +1,7 @@
 """Gathers the columns of the keys that remain after a round, in one pass over rows in digest order."""
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numba as nb
 import numpy as np
@@ -12,6 +13,21 @@ from compactor.kernels.sha1 import Digests
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+_Kind = TypeVar("_Kind", bound=np.generic)
+WinningRows = npt.NDArray[np.signedinteger]
+
+
+_AT_ONCE = 16 * 1024
+
+
+def look_up(table: npt.NDArray[_Kind], numbers: Int32s) -> npt.NDArray[_Kind]:
+    """table[numbers], a few at a time: NumPy would copy all of them to 64 bits. A number that is too small or too large
+    takes the first or the last entry."""
+    found = np.empty(len(numbers), table.dtype)
+    for start in range(0, len(numbers), _AT_ONCE):
+        some = slice(start, start + _AT_ONCE)
+        table.take(numbers[some], mode="clip", out=found[some])
+    return found
 
 
 @dataclass(frozen=True)
@@ -48,7 +64,7 @@ class DeltaRows:
     ordinals: Int32s
 
 
-def gather_rows(winning_rows: Int64s, remembered: LocatedRows, arriving: DeltaRows) -> LocatedRows:
+def gather_rows(winning_rows: WinningRows, remembered: LocatedRows, arriving: DeltaRows) -> LocatedRows:
     """The rows `winning_rows` of two sets, numbered one after the other: those below len(remembered.digests) are of the
     first set.
 

@@ -8,6 +8,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from compactor.kernels.gather import look_up
 from compactor.model.errors import Corrupt
 
 Int32s = npt.NDArray[np.int32]
@@ -46,9 +47,9 @@ class LiveFiles:
         Raises `Corrupt` for a row in a file that is not live. File numbers may be anything.
         """
         # A number that is too small or too large takes the first or the last entry, and these are of no file.
-        if not np.array_equal(self.exists.take(file_numbers, mode="clip"), are_rows):
+        if not np.array_equal(look_up(self.exists, file_numbers), are_rows):
             raise Corrupt("the primary key index names a compacted file that is not in the stream")
-        return self.ordinals.take(file_numbers, mode="clip")
+        return look_up(self.ordinals, file_numbers)
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,7 @@ class LiveRows:
             of_wanted[self.files.numbers[wanted]] = True
             have_dead &= of_wanted
         # A number that is too small or too large takes the first or the last entry, and these are of no file.
-        found: npt.NDArray[np.bool_] = have_dead.take(file_numbers, mode="clip")
-        return found
+        return look_up(have_dead, file_numbers)
 
     @classmethod
     def of(cls, files: LiveFiles, rows_of: Int64s, dead_rows: Mapping[int, Int64s]) -> Self:

@@ -43,12 +43,12 @@ class RanksWithinFiles:
         self._before: Int64s | None = None
         self._first = np.empty(len(file_bounds) - 1, np.int64)
 
-    def add(self, rows: Int64s, counted: Bools) -> None:
+    def add(self, rows: RowIndices, counted: Bools) -> None:
         """Adds surviving rows, each once, in any order, where `counted`; other elements of `rows` are not read."""
         _check_counted(rows, counted)
         _mark(rows, counted, self._row_numbers, self._marks)
 
-    def of(self, rows: Int64s, counted: Bools) -> Int32s:
+    def of(self, rows: RowIndices, counted: Bools) -> Int32s:
         """Ranks of rows that were added, where `counted`; elsewhere 0. int32 (rows,)."""
         _check_counted(rows, counted)
         if self._before is None:
@@ -59,7 +59,7 @@ class RanksWithinFiles:
         return ranks
 
 
-def _check_counted(rows: Int64s, counted: Bools) -> None:
+def _check_counted(rows: RowIndices, counted: Bools) -> None:
     if len(rows) != len(counted):
         raise ValueError(f"{len(rows)} rows, but {len(counted)} marks")
 

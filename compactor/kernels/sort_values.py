@@ -73,13 +73,19 @@ def decode_sort_values(columns: Sequence[SortColumn], encoded: Bytes) -> list[pa
     for column in columns:
         end = start + 1 + column.value_bytes
         present = encoded[:, start] == 1
-        raw = np.empty((len(encoded), end - start - 1), np.uint8)
-        _items(raw)[:] = _field(encoded, start + 1, end)
-        if column.descending:
-            raw = ~raw
-        arrays.append(_from_big_endian(column, present, raw))
+        values = np.empty((len(encoded), end - start - 1), np.uint8)
+        for first in range(0, len(encoded), _ROWS_AT_ONCE):
+            rows = slice(first, first + _ROWS_AT_ONCE)
+            raw = np.empty_like(values[rows])
+            _items(raw)[:] = _field(encoded[rows], start + 1, end)
+            values[rows] = _from_big_endian(column, ~raw if column.descending else raw)
+        arrays.append(_as_array(column, present, values))
         start = end
     return arrays
+
+
+_ROWS_AT_ONCE = 16 * 1024
+"""Values that are decoded at a time: the steps of it take their bytes several times."""
 
 
 def _items(raw: Bytes) -> npt.NDArray[np.void]:
@@ -116,18 +122,22 @@ def _big_endian(column: SortColumn, array: pa.Array) -> tuple[npt.NDArray[np.boo
     return present, raw
 
 
-def _from_big_endian(column: SortColumn, present: npt.NDArray[np.bool_], raw: Bytes) -> pa.Array:
-    rows, arrow_type = len(raw), column.arrow_type
-    if pa.types.is_boolean(arrow_type):
-        return pa.array(raw[:, 0] == 1, mask=~present)
-    if pa.types.is_floating(arrow_type):
-        raw = _ordered_to_floats(raw)
-    elif not pa.types.is_fixed_size_binary(arrow_type):
-        if not _is_unsigned(arrow_type):
-            raw[:, 0] ^= 0x80
-        raw = _reversed(raw)
+def _from_big_endian(column: SortColumn, raw: Bytes) -> Bytes:
+    """The values' bytes as Arrow has them."""
+    if pa.types.is_floating(column.arrow_type):
+        return _ordered_to_floats(raw)
+    if pa.types.is_boolean(column.arrow_type) or pa.types.is_fixed_size_binary(column.arrow_type):
+        return raw
+    if not _is_unsigned(column.arrow_type):
+        raw[:, 0] ^= 0x80
+    return _reversed(raw)
+
+
+def _as_array(column: SortColumn, present: npt.NDArray[np.bool_], values: Bytes) -> pa.Array:
+    if pa.types.is_boolean(column.arrow_type):
+        return pa.array(values[:, 0] == 1, mask=~present)
     validity = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
-    return pa.Array.from_buffers(arrow_type, rows, [validity, pa.py_buffer(np.ascontiguousarray(raw))])
+    return pa.Array.from_buffers(column.arrow_type, len(values), [validity, pa.py_buffer(values)])
 
 
 def _reversed(raw: Bytes) -> Bytes:

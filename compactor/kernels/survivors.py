@@ -24,6 +24,9 @@ FORGOTTEN, LIVE, TOMBSTONE, ERASED = 0, 1, 2, 3
 
 KEEP_FOR_EVER = -1
 
+WinningRows = npt.NDArray[np.signedinteger]
+"""int32, or int64 where there are more rows."""
+
 
 @dataclass(frozen=True)
 class RememberedKeys:
@@ -64,12 +67,12 @@ class Survivors:
     """One entry per key that is not forgotten, in digest order.
 
     Attributes:
-        winning_rows: int64 (keys,): that remembered key, or len(remembered) + that arriving row; ascending in each
+        winning_rows: (keys,): that remembered key, or len(remembered) + that arriving row; ascending in each
         outcomes: uint8 (keys,): LIVE, TOMBSTONE or ERASED
         rows_deduplicated: rows (live remembered or arriving) that lost to another row
         rows_deleted: arriving delete rows that won"""
 
-    winning_rows: npt.NDArray[np.int64]
+    winning_rows: WinningRows
     outcomes: npt.NDArray[np.uint8]
     rows_deduplicated: int
     rows_deleted: int
@@ -93,7 +96,7 @@ def find_survivors(
     of the arrays, and that sort values are of one width."""
     _check(remembered, arriving)
     keys_max = len(remembered.digests) + len(arriving.digests)
-    winning_rows = np.empty(keys_max, np.int64)
+    winning_rows: WinningRows = np.empty(keys_max, np.int32 if keys_max <= np.iinfo(np.int32).max else np.int64)
     outcomes = np.empty(keys_max, np.uint8)
     keys, deduplicated, deleted = _fold(
         remembered.digests,

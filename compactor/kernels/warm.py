@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from compactor.kernels.canonical import FixedColumn, VariableColumn
 from compactor.kernels.digest import digest_keys
-from compactor.kernels.digest_sort import sort_by_digest
+from compactor.kernels.digest_sort import DigestSort
 from compactor.kernels.gather import DeltaRows, LocatedRows, gather_rows
 from compactor.kernels.hash_bucket import group_by_bucket, hash_buckets
 from compactor.kernels.live_rows import LiveFiles, LiveRows, count_live, live_pointers
@@ -54,13 +54,17 @@ def warm_kernels() -> None:
     digests = digest_keys([converted, as_read, text], _ROWS)
     group_by_bucket(hash_buckets(digests, 2), 2)
     sort_values = np.zeros((_ROWS, 9), np.uint8)
-    sort_by_digest([digests.copy()], [numbers.astype(np.uint64)], [sort_values], 9)
-    in_order = sort_by_digest([digests.copy()], [numbers.astype(np.uint32)], [sort_values], 9)
+    for index_type in (np.uint64, np.uint32):
+        sort = DigestSort(_ROWS, index_type, 9)
+        for rows in (slice(1), slice(1, _ROWS)):
+            sort.add(digests[rows], numbers[rows].astype(index_type), sort_values[rows])
+        in_order = sort.in_order(np.array([1, 0]))
     bounds = np.array([0, _ROWS])
     files = files_of_rows(in_order.row_numbers, bounds)
     ranks, counted = RanksWithinFiles(in_order.row_numbers, files, bounds), np.ones(_ROWS, np.bool_)
-    ranks.add(numbers, counted)
-    ranks_in_files = ranks.of(numbers, counted)
+    winning_rows = numbers.astype(np.int32)
+    ranks.add(winning_rows, counted)
+    ranks_in_files = ranks.of(winning_rows, counted)
     _warm_pointers(files, ranks_in_files)
     arrived = ArrivingRows(in_order.digests, files, in_order.sort_values, np.zeros(1, np.uint8), np.zeros(1, np.int64))
     ordinals = np.zeros(1, np.int32)

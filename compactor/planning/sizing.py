@@ -36,13 +36,13 @@ from compactor.planning.task_memory import (
 )
 from compactor.planning.time_model import PredictedTime, SessionWork, TasksOfRound, predict_time, rates_of
 
-DEDUPE_BYTES_PER_ROW = 60
+DEDUPE_BYTES_PER_ROW = 49
 """Peak bytes of a task for each row of its hash bucket, remembered or arriving, without sort values: of the one that
-sorts what arrives, 24 as received and 28 in digest order, and of the one that writes the index, of which a row is 32.
-Worked: 10 million rows take 0.6 GB. `tests/integration/steps/test_bucket_memory.py` measures them."""
+sorts what arrives, 28 in digest order, and of the one that writes the index, of which a row is 32; and what both know
+of a row beside. Worked: 10 million rows take 0.49 GB. `tests/integration/steps/test_bucket_memory.py` measures them."""
 
 DEDUPE_COPIES_OF_SORT_VALUES = 2
-"""Encoded sort values are held twice: as received and sorted, or as they are and as an index file has them."""
+"""Encoded sort values are held twice: as they are and as an index file has them."""
 
 TARGET_MEMORY_SHARE = 0.5
 """A new hash bucket count is chosen so that dedupe takes this share of a task's memory (Flash Compactor paper,
@@ -210,7 +210,7 @@ def hash_buckets_for(rows: int, resources: Resources, sort_values_bytes: int) ->
     """The bucket count with which one bucket takes about half of a task's memory; at least one bucket per core, unless
     they would be too small for a task and a file each.
 
-    Worked: 375 million rows at 60 bytes; half of 8 GiB holds 71.6 million of them: 6 buckets. 1,000 rows: 1 bucket.
+    Worked: 375 million rows at 49 bytes; half of 8 GiB holds 87.7 million of them: 5 buckets. 1,000 rows: 1 bucket.
     """
     per_bucket = int(resources.task_memory_bytes * TARGET_MEMORY_SHARE / dedupe_bytes_per_row(sort_values_bytes))
     side_by_side = min(max(resources.tasks, resources.hash_buckets_min), -(-rows // ROWS_PER_HASH_BUCKET_MIN))

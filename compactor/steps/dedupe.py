@@ -12,7 +12,7 @@ stale pointer names a removed file or a dead row.
 """
 
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
@@ -20,20 +20,29 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from compactor.index.files import Prefetch, open_bucket, overlay
-from compactor.index.layout import IndexRows, IndexSegment, no_rows
-from compactor.kernels.digest_sort import sort_by_digest
+from compactor.index.files import IndexPart, Prefetch, open_bucket, overlay
+from compactor.index.layout import IndexSegment
+from compactor.kernels.digest_sort import DigestSort
 from compactor.kernels.gather import DeltaRows, LocatedRows, gather_rows
 from compactor.kernels.live_rows import count_live, live_pointers
 from compactor.kernels.pointers import RanksWithinFiles, files_of_rows
 from compactor.kernels.sha1 import Digests
 from compactor.kernels.sort_values import SortColumn, encoded_width
-from compactor.kernels.survivors import ERASED, LIVE, TOMBSTONE, ArrivingRows, RememberedKeys, Survivors, find_survivors
+from compactor.kernels.survivors import (
+    ERASED,
+    LIVE,
+    TOMBSTONE,
+    ArrivingRows,
+    RememberedKeys,
+    Survivors,
+    WinningRows,
+    find_survivors,
+)
 from compactor.model.files import IndexFile
 from compactor.model.machine import peak_memory_bytes
 from compactor.planning.round_plan import RoundPlan
 from compactor.planning.task_memory import KEPT_INDEX
-from compactor.steps.hash_bucket import HashedRows
+from compactor.steps.hash_bucket import ROWS_PER_UINT32, HashedRows
 from compactor.steps.new_run import KEYS_PER_PIECE, BucketPiece, DeadPointers, Int32s, Int64s, NewRun, Outcomes
 from compactor.steps.parts import Parts
 from compactor.steps.placement import BucketCounts, NumbersByPart
@@ -116,12 +125,15 @@ class _Remembered:
     """The index entries that the round needs: all of the absorbed runs, and those of arriving keys.
 
     Attributes:
-        rows: sorted by digest, the newest entry of each key
+        digests: sorted, the newest entry of each key
+        row_indices, sort_values: as in `IndexRows`
         outcomes: uint8 (keys,): the outcome of each key: LIVE, TOMBSTONE or ERASED
         ordinals: int32 (keys,): the compacted file that holds the row, where the key is LIVE
         absorbed: bool (keys,): whether the entry is from an absorbed run rather than from an older one"""
 
-    rows: IndexRows
+    digests: Digests
+    row_indices: Int64s
+    sort_values: npt.NDArray[np.uint8]
     outcomes: Outcomes
     ordinals: Int32s
     absorbed: npt.NDArray[np.bool_]
@@ -133,9 +145,9 @@ class _Remembered:
 
 
 def dedupe_bucket(
-    step: DedupeStep, bucket: IndexedBucket, blocks: list[HashedRows]
+    step: DedupeStep, bucket: IndexedBucket, blocks: Iterable[HashedRows]
 ) -> Generator[BucketPiece, None, BucketCounts]:
-    """One dedupe task: the survivors of one hash bucket. The list of blocks is emptied to release their memory.
+    """One dedupe task: the survivors of one hash bucket. A block's memory is released before the next one is asked for.
 
     Yields the pieces of a `DedupedBucket` as it finds them, so the run is never whole in memory; returns counts.
     """
@@ -144,9 +156,7 @@ def dedupe_bucket(
     older = open_bucket(step.sources.location, bucket.older, step.hash_bucket_count, prefetch)
     remembered = _remember(step, bucket.absorbed, older, arrived.rows.digests)
     survivors = find_survivors(
-        RememberedKeys(
-            remembered.rows.digests, remembered.rows.sort_values, remembered.outcomes, remembered.rows.row_indices
-        ),
+        RememberedKeys(remembered.digests, remembered.sort_values, remembered.outcomes, remembered.row_indices),
         arrived.rows,
         step.horizon,
         step.tombstone_retention,
@@ -157,9 +167,10 @@ def dedupe_bucket(
     in_older = _live_rows_in(step, older)
     died_in_older = np.flatnonzero(died & ~remembered.absorbed)
     still_live = in_older - _count_by_part(
-        parts, remembered.ordinals[died_in_older], remembered.rows.row_indices[died_in_older]
+        parts, remembered.ordinals[died_in_older], remembered.row_indices[died_in_older]
     )
-    dead = DeadPointers(remembered.ordinals[died], remembered.rows.row_indices[died])
+    dead = DeadPointers(remembered.ordinals[died], remembered.row_indices[died])
+    del died, died_in_older
     for keys_in_all, run in _new_run(remembered, arrived, survivors):
         still_live += _count_by_part(parts, run.ordinals_of_rows, run.indices_of_rows)
         yield BucketPiece(keys_in_all, run, dead)
@@ -171,30 +182,34 @@ def _remember(
     step: DedupeStep, absorbed: Sequence[IndexFile], older: Sequence[IndexSegment], digests: Digests
 ) -> _Remembered:
     segments = open_bucket(step.sources.location, absorbed, step.hash_bucket_count)
-    pieces = [segment.rows(step.sort_columns) for segment in segments]
-    hits = [segment.find(digests) for segment in older]
-    absorbed_count = sum(len(piece) for piece in pieces)
-    pieces += [segment.rows(step.sort_columns, found) for segment, found in zip(older, hits, strict=True)]
-    rows, kept = overlay(pieces or [no_rows(step.sort_columns)])
+    parts = [IndexPart(segment) for segment in segments]
+    absorbed_count = sum(len(part) for part in parts)
+    parts += [IndexPart(segment, segment.find(digests)) for segment in older]
+    rows, numbers = overlay(parts, step.sort_columns)
+    are_absorbed = numbers < absorbed_count
+    del numbers
     outcomes = rows.outcomes()
     ordinals = step.sources.live_files().ordinals_of(rows.file_numbers, outcomes == LIVE)
-    return _Remembered(rows, outcomes, ordinals, kept < absorbed_count)
+    return _Remembered(rows.digests, rows.row_indices, rows.sort_values, outcomes, ordinals, are_absorbed)
 
 
-def _arrange(step: DedupeStep, blocks: list[HashedRows]) -> _Arrived:
+def _arrange(step: DedupeStep, blocks: Iterable[HashedRows]) -> _Arrived:
     """The blocks' rows in digest order; those of a key in the order (stream position, file number, row index)."""
-    blocks.sort(key=lambda block: (int(block.ordinals[0]), int(block.row_indices[0])))
-    ordinals, row_counts = _files_of(blocks)
-    seconds = sum(block.seconds for block in blocks)
-    peak = max((block.peak_memory_bytes for block in blocks), default=0)
-    digests, row_indices = [block.digests for block in blocks], [block.row_indices for block in blocks]
-    sort_values = [block.sort_values for block in blocks]
-    blocks.clear()
-    if int(row_counts.sum()) != sum(len(piece) for piece in digests):
-        raise ValueError(
-            f"{sum(len(piece) for piece in digests)} pointer records of files with {row_counts.sum()} rows"
-        )
-    in_order = sort_by_digest(digests, row_indices, sort_values, encoded_width(step.sort_columns))
+    rows_of_deltas = step.sources.rows[step.sources.compacted_count :]
+    index_type = np.uint32 if rows_of_deltas.max(initial=0) < ROWS_PER_UINT32 else np.uint64
+    expected = int(rows_of_deltas.sum()) // step.hash_bucket_count
+    sort = DigestSort(expected, index_type, encoded_width(step.sort_columns))
+    files, firsts, seconds, peak = [], [], 0.0, 0
+    for block in blocks:
+        if int(block.row_counts.sum()) != len(block.digests):
+            raise ValueError(f"{len(block.digests)} pointer records of files with {block.row_counts.sum()} rows")
+        sort.add(block.digests, block.row_indices, block.sort_values)
+        files.append((block.ordinals, block.row_counts))
+        firsts.append((int(block.ordinals[0]), int(block.row_indices[0])))
+        seconds, peak = seconds + block.seconds, max(peak, block.peak_memory_bytes)
+    order = np.array(sorted(range(len(firsts)), key=firsts.__getitem__), np.int64)
+    ordinals, row_counts = _files_of([files[number] for number in order.tolist()])
+    in_order = sort.in_order(order)
     deltas = ordinals - step.sources.compacted_count
     file_bounds = np.concatenate(([0], np.cumsum(row_counts))).astype(np.int64)
     rows = ArrivingRows(
@@ -207,10 +222,10 @@ def _arrange(step: DedupeStep, blocks: list[HashedRows]) -> _Arrived:
     return _Arrived(rows, in_order.row_numbers, in_order.row_indices, ordinals, file_bounds, seconds, peak)
 
 
-def _files_of(blocks: Sequence[HashedRows]) -> tuple[Int32s, Int64s]:
+def _files_of(blocks: Sequence[tuple[Int32s, Int64s]]) -> tuple[Int32s, Int64s]:
     """Files in order, and the rows of each; one that continues in the next block is the same file."""
-    ordinals = np.concatenate([np.empty(0, np.int32), *(block.ordinals for block in blocks)])
-    row_counts = np.concatenate([np.empty(0, np.int64), *(block.row_counts for block in blocks)])
+    ordinals = np.concatenate([np.empty(0, np.int32), *(of_block for of_block, _ in blocks)])
+    row_counts = np.concatenate([np.empty(0, np.int64), *(of_block for _, of_block in blocks)])
     begins = np.flatnonzero(np.diff(ordinals, prepend=-1))
     return ordinals[begins], np.add.reduceat(row_counts, begins) if len(begins) else row_counts
 
@@ -220,15 +235,13 @@ def _new_run(remembered: _Remembered, arrived: _Arrived, survivors: Survivors) -
 
     A surviving row that an older run holds stays in that run.
     """
-    known = len(remembered.rows)
+    known = len(remembered.digests)
     winning_rows, outcomes = survivors.winning_rows, survivors.outcomes
     if not remembered.absorbed.all():
         left_to_older = np.append(~remembered.absorbed, False)[np.minimum(winning_rows, known)] & (outcomes != ERASED)
-        kept = np.flatnonzero(~left_to_older)
-        winning_rows, outcomes = winning_rows[kept], outcomes[kept]
-    compacted = LocatedRows(
-        remembered.rows.digests, remembered.ordinals, remembered.rows.row_indices, remembered.rows.sort_values
-    )
+        winning_rows, outcomes = winning_rows[~left_to_older], outcomes[~left_to_older]
+        del left_to_older
+    compacted = LocatedRows(remembered.digests, remembered.ordinals, remembered.row_indices, remembered.sort_values)
     arriving = DeltaRows(
         arrived.rows.digests, arrived.rows.files, arrived.row_indices, arrived.rows.sort_values, arrived.ordinals
     )
@@ -241,7 +254,7 @@ def _new_run(remembered: _Remembered, arrived: _Arrived, survivors: Survivors) -
         yield len(winning_rows), _located(run, winning_rows[keys], outcomes[keys], known, arrived, ranks)
 
 
-def _are_arriving_rows(winning_rows: Int64s, outcomes: Outcomes, known: int) -> npt.NDArray[np.bool_]:
+def _are_arriving_rows(winning_rows: WinningRows, outcomes: Outcomes, known: int) -> npt.NDArray[np.bool_]:
     """The keys whose winning row is a live row of the delta: row `winning_row - known`."""
     arriving: npt.NDArray[np.bool_] = (outcomes == LIVE) & (winning_rows >= known)
     return arriving
@@ -249,7 +262,7 @@ def _are_arriving_rows(winning_rows: Int64s, outcomes: Outcomes, known: int) -> 
 
 def _located(
     run: LocatedRows,
-    winning_rows: Int64s,
+    winning_rows: WinningRows,
     outcomes: Outcomes,
     known: int,
     arrived: _Arrived,
@@ -270,8 +283,8 @@ def _located(
 
 def _died(remembered: _Remembered, survivors: Survivors) -> npt.NDArray[np.bool_]:
     """The remembered rows that were live and have died."""
-    lives_on = np.zeros(len(remembered.rows), np.bool_)
-    are_remembered = (survivors.winning_rows < len(remembered.rows)) & (survivors.outcomes == LIVE)
+    lives_on = np.zeros(len(remembered.digests), np.bool_)
+    are_remembered = (survivors.winning_rows < len(remembered.digests)) & (survivors.outcomes == LIVE)
     lives_on[survivors.winning_rows[are_remembered]] = True
     return remembered.are_live & ~lives_on
 

@@ -29,7 +29,7 @@ FILES_AHEAD = 4
 ROWS_PER_PIECE = 16 * 1024
 """Rows of a bucket per record in Spark's shuffle: half a megabyte, which the JVM copies within its caches."""
 
-_ROWS_PER_UINT32 = 1 << 32
+ROWS_PER_UINT32 = 1 << 32
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _read(step: HashStep, read: Sequence[RowsToHash]) -> Iterator[_HeldRows]:
     """The rows' digests and encoded sort values, in file order, in portions that fit the memory."""
     width = encoded_width(step.sort_columns)
     rows = min(sum(piece.rows for piece in read), rows_per_hash_task(step.task_memory_bytes, width))
-    index_type = np.uint32 if max(piece.source.rows for piece in read) < _ROWS_PER_UINT32 else np.uint64
+    index_type = np.uint32 if max(piece.source.rows for piece in read) < ROWS_PER_UINT32 else np.uint64
     room = _Room(rows, width, index_type)
     counter = RowCounter(step.progress)
     files, bounds = [piece.source.file for piece in read], [piece.bounds for piece in read]

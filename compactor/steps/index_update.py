@@ -16,10 +16,11 @@ import numpy.typing as npt
 
 from compactor.index.files import IndexTarget, Prefetch, open_bucket, write_bucket, write_pointers
 from compactor.index.layout import TOMBSTONE_FILE_NUMBER, VOID_FILE_NUMBER, IndexRows, IndexSegment
+from compactor.kernels.gather import look_up
 from compactor.kernels.live_rows import live_pointers
 from compactor.kernels.pointers import count_rows, point_at_compacted, put_in_order, rank_within_parts
 from compactor.kernels.sort_values import SortColumn
-from compactor.kernels.survivors import ERASED, LIVE
+from compactor.kernels.survivors import ERASED, LIVE, TOMBSTONE
 from compactor.model.files import IndexFile
 from compactor.model.machine import peak_memory_bytes
 from compactor.planning.round_plan import RoundPlan
@@ -284,20 +285,23 @@ def _leaving_rows(step: FinishStep, task: FinishTask, bucket: DedupedBucket) -> 
 def _of_run(step: FinishStep, run: NewRun, here: PlacesInBucket) -> _Pointers:
     """The run's arrays are taken over: they will be overwritten."""
     parts = step.sources.parts.of_rows(run.ordinals, run.row_indices)
-    moves = run.is_row & here.are_written[parts]
+    moves = look_up(here.are_written, parts)
+    moves &= run.is_row
     if moves.all():
         return _Pointers(parts, run.row_indices, run.ranks, parts)
-    file_numbers = np.full(len(parts), TOMBSTONE_FILE_NUMBER, np.int32)
+    file_numbers = look_up(np.append(step.sources.file_numbers, _NO_FILE).astype(np.int32), run.ordinals)
+    file_numbers[run.outcomes == TOMBSTONE] = TOMBSTONE_FILE_NUMBER
     file_numbers[run.outcomes == ERASED] = VOID_FILE_NUMBER
-    stays = run.is_row & ~moves
-    file_numbers[stays] = step.sources.file_numbers[run.ordinals[stays]]
-    if parts is run.ordinals:
-        parts = parts.copy()
-    parts[~moves] = _NO_PART
+    stays = np.logical_not(moves, out=moves)
+    if (stays & (file_numbers == _NO_FILE)).any():
+        raise ValueError("a row of a delta file survives, and no task writes it")
+    parts[stays] = _NO_PART
     return _Pointers(parts, run.row_indices, run.ranks, file_numbers)
 
 
 _NO_PART = -1
+_NO_FILE = -2
+"""What rows of delta files have instead of a file number, until they have moved."""
 
 
 def _of_leaving(step: FinishStep, leaving: _LeavingRows) -> _Pointers:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from compactor.kernels.digest_sort import Piece, merge_by_digest
+from compactor.kernels.digest_sort import RowsToMerge, merge_by_digest
 from compactor.kernels.sha1 import Digests
 from compactor.kernels.survivors import LIVE
 
@@ -88,11 +88,12 @@ def merge_runs(runs: list[NewRun]) -> NewRun:
     """The rows of all runs in digest order; no digest is in two. The list is emptied, to release runs as rows move."""
     if len(runs) == 1:
         return runs.pop()
-    columns: list[Piece] = [
-        (run.digests, run.row_indices, (run.outcomes, run.ordinals, run.ranks, run.sort_values)) for run in runs
-    ]
-    runs.clear()
-    merged = merge_by_digest(columns)
+    rows = sum(len(run.digests) for run in runs)
+    columns = (
+        RowsToMerge(run.digests, run.row_indices, (run.outcomes, run.ordinals, run.ranks, run.sort_values))
+        for run in (runs.pop(0) for _ in range(len(runs)))
+    )
+    merged = merge_by_digest(columns, rows)
     outcomes, ordinals, ranks, sort_values = merged.others
     return NewRun(merged.digests, outcomes, ordinals, merged.row_indices, ranks, sort_values)
 

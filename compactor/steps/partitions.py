@@ -34,11 +34,13 @@ def dedupe_partition(
     step: DedupeStep, bucket: IndexedBucket, blocks: Iterable[HashedRows]
 ) -> Generator[BucketPiece, None, BucketCounts]:
     done = RowCounter(step.progress)
-    arrived = []
-    for block in blocks:
-        done.add(len(block.digests))
-        arrived.append(block)
-    deduping = dedupe_bucket(step, bucket, arrived)
+
+    def counted() -> Iterator[HashedRows]:
+        for block in blocks:
+            done.add(len(block.digests))
+            yield block
+
+    deduping = dedupe_bucket(step, bucket, counted())
     while True:
         try:
             piece = next(deduping)

@@ -26,7 +26,7 @@ Int64s = npt.NDArray[np.int64]
 PARTS_PER_CORE = 8
 """A core's share of the rows of a round has so many parts of a large file, so that tasks are about equal."""
 
-_ROWS_AT_ONCE = 256 * 1024
+_ROWS_AT_ONCE = 16 * 1024
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pytest
 import compactor.kernels
 from compactor.kernels.canonical import FixedColumn, VariableColumn
 from compactor.kernels.digest import digest_keys
-from compactor.kernels.digest_sort import sort_by_digest
+from compactor.kernels.digest_sort import DigestSort
 from compactor.kernels.gather import DeltaRows, LocatedRows, gather_rows
 from compactor.kernels.hash_bucket import group_by_bucket, hash_buckets
 from compactor.kernels.live_rows import LiveFiles, LiveRows, count_live, live_pointers
@@ -72,7 +72,9 @@ def gathered(ordinals: int = 2, sort: int = 2, width: int = 1, row_indices: int 
 
 
 def sorted_rows(indices: int = 2, sort: int = 2, width: int = 1) -> object:
-    return sort_by_digest([digests(2)], [np.zeros(indices, np.uint32)], [uint8s(sort, width)], 1)
+    rows = DigestSort(2, np.uint32, 1)
+    rows.add(digests(2), np.zeros(indices, np.uint32), uint8s(sort, width))
+    return rows.in_order()
 
 
 FILES = LiveFiles.of(int32s(3, 7))

@@ -44,7 +44,7 @@ def test_a_file_whose_rows_fit_no_task_is_refused_with_the_hash_buckets_in_which
     one_file = SessionSize(0, 10**9, 10**9, 0, None, largest_delta_file_rows=10**9)
     roomy = replace(MACHINE, scratch_bytes=None)
     said = refusal(one_file, roomy, hash_buckets=1)
-    assert "1,000,000,000 rows of 60 bytes in 1 hash bucket, each of which one task holds in 75% of its" in said
+    assert "1,000,000,000 rows of 49 bytes in 1 hash bucket, each of which one task holds in 75% of its" in said
     told = re.search(r"ask for ([\d,]+) hash buckets or more \(hash_bucket_count\), or write smaller files", said)
     assert told is not None
     enough = int(told[1])

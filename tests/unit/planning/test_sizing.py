@@ -129,8 +129,8 @@ def test_a_bucket_count_that_cannot_even_hold_the_index_is_refused_with_both_fig
     with pytest.raises(Invalid) as refused:
         size_session(size(index_rows=5_000), small, 1, None)
     assert str(refused.value) == (
-        "5,000 index rows of 60 bytes in 1 hash bucket are 300,000 bytes in a task, which may take 75% of its "
-        "60,000: ask for 7 hash buckets or more"
+        "5,000 index rows of 49 bytes in 1 hash bucket are 245,000 bytes in a task, which may take 75% of its "
+        "49,000: ask for 7 hash buckets or more"
     )
 
 
@@ -291,7 +291,7 @@ def test_two_billion_rows_on_two_cores_of_8_gib_are_several_rounds_of_many_tasks
         "a round takes 80.5 GB of scratch folders at most, of 107.4 GB: 33 bytes a row shuffled, 49 kept" in arithmetic
     )
     assert (
-        "8,000 source files a round x 37 hash buckets: 11 MB in the driver, at most 50% of its 1,074 MB" in arithmetic
+        "8,000 source files a round x 32 hash buckets: 10 MB in the driver, at most 50% of its 1,074 MB" in arithmetic
     )
     assert "a hash task holds at most 52,377,649 rows at a time" in arithmetic
 
