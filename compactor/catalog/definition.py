@@ -91,11 +91,16 @@ class TableDefinition:
         return [created, TablePropertiesSet(properties=self.properties)] if given else [created]
 
     def as_new(self) -> TableDefinition:
-        """The definition of a table that is created now: a schema that is declared is a contract, unless its creator
-        says otherwise. Tables that were created before have what they were created with."""
-        if self.arrow_schema is None or "schema_growth" in self.properties.model_fields_set:
-            return self
-        return replace(self, properties=self.properties.changed({"schema_growth": SchemaGrowth.REFUSE}))
+        """The definition of a table that is created now: a schema that is declared is a contract, and streams of which
+        there may be many have news hints, unless its creator says otherwise. Tables that were created before have what
+        they were created with."""
+        defaults: dict[str, object] = {}
+        if self.arrow_schema is not None:
+            defaults["schema_growth"] = SchemaGrowth.REFUSE
+        if self.partition_keys:
+            defaults["news_hints"] = True
+        left = {name: value for name, value in defaults.items() if name not in self.properties.model_fields_set}
+        return replace(self, properties=self.properties.changed(left)) if left else self
 
     def in_key_order(self, partition: Mapping[str, object]) -> dict[str, str]:
         """The values of a partition in the order of the keys. Raises `Invalid`, with every reason, for other keys, and

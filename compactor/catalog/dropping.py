@@ -26,6 +26,7 @@ from compactor.catalog import appending
 from compactor.catalog.definition import TABLE_LOG, TableAction, TableDefinition, TableDropped
 from compactor.catalog.drop_marks import DropMarks, dropped_partitions
 from compactor.catalog.keys import DroppedTable, TableFolder
+from compactor.catalog.news import NewsHints
 from compactor.catalog.stream import PartitionStream
 from compactor.log.durable_log import DurableLog, LogState
 from compactor.log.keys import EntryObject
@@ -220,6 +221,7 @@ def _drop(
 def _drop_stream(store: ObjectStore, stream: PartitionStream, clock: Clock) -> None:
     drop_id, now_ms = clock.new_id(), clock.now_ms()
     appended = stream.log.append(lambda at: appending.drop_stream(at.state, drop_id, now_ms))
+    NewsHints(store, stream.folder).clear(appended.after)
     if appended.after.state.is_dropped:
         DropMarks(store, stream.folder).put(appended.after)
 

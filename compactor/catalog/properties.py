@@ -153,7 +153,8 @@ class TableProperties(SparseDocument):
 
     news_hints: bool = Field(
         default=False,
-        description="writers list the streams that have something to compact; set by `create_table` only",
+        description="writers list the streams that have something to compact: `true` in a table with partition keys, "
+        "unless `create_table` says otherwise, which alone can set it",
     )
 
     partition_by: dict[str, str] = Field(
@@ -396,11 +397,6 @@ def contradictions(
     yield from _wrong_glue_database(properties)
     yield from _wrong_landing(properties)
     yield from _wrong_partitioning(properties, partition_keys, schema)
-    if properties.news_hints and properties.publish:
-        yield (
-            "news_hints lists the streams that have deltas, and a published table is looked at whole: files "
-            "may have to be rewritten that no delta touches. Set one of them: leave out news_hints, or publish"
-        )
     yield from _wrong_arrivals(properties, schema)
     if properties.compact_when is not None:
         yield from contradictions_of(properties.compact_when, properties.primary_keys)

@@ -429,7 +429,10 @@ class Table:
         A session that has read it does not commit it. Raises `Invalid` for a delta that does not exist, that a
         compaction has committed, or that a compaction is about to commit.
         """
-        self.stream(partition).log.append(lambda at: appending.retract_delta(at.state, self.table_id, delta_id))
+        stream = self.stream(partition)
+        appended = stream.log.append(lambda at: appending.retract_delta(at.state, self.table_id, delta_id))
+        if stream.news is not None:
+            stream.news.clear(appended.after)
 
     # -- partition streams
 

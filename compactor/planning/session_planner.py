@@ -293,8 +293,9 @@ def _held_row_group_bytes(session: SessionInput) -> int:
 
 def streams_to_compact(run: JobRunSpec, source: Table) -> Iterator[dict[str, str]]:
     """The partitions of a job run that names none, in the order of the store, listed as the caller takes them. Of a
-    table that lists the streams with deltas only these, unless the indexes of all streams may have to be rehashed."""
-    into_itself = run.destination_compacted_table_id == source.table_id
+    table that lists the streams with deltas only these, unless files or indexes of others may have to be rewritten: it
+    is published, or a hash bucket count is asked for."""
+    into_itself = run.destination_compacted_table_id == source.table_id and not source.properties.publish
     with_news = into_itself and run.hash_bucket_count is None and run.operation == "compact"
     if not source.partition_keys and not (with_news and source.properties.news_hints):
         return iter([{}])  # its one stream; a log without entries has nothing to pin

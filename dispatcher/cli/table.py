@@ -61,7 +61,7 @@ _PUBLISHED_COLUMNS = (
     Column("unpublished_files", "unpublished", count_text),
     Column("published_lag_seconds", "lag", age_text),
 )
-_OF_ARGUMENTS = ("partition_by", "schema_growth")
+_OF_ARGUMENTS = ("news_hints", "partition_by", "schema_growth")
 """Properties that follow from the other arguments of `create`."""
 
 _ENTRY_COLUMNS = (

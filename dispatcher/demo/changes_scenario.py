@@ -269,7 +269,6 @@ class ChangesScenario:
             "landing": self._folder(name),
             "changes": "debezium",
             "compact_when": POLICY,
-            "news_hints": True,
         }
         return self._environment.lake.create_table(
             f"SHOP.{name.upper()}.V1",

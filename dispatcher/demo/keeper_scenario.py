@@ -109,7 +109,7 @@ class KeeperScenario:
     def run(self, dispatch: Callable[[threading.Event], object], stops: threading.Event) -> KeptTable:
         """Raises what a writer or the dispatcher raised."""
         begun = self._clock.monotonic_seconds()
-        properties = {"compact_when": POLICY, "news_hints": True}
+        properties = {"compact_when": POLICY}
         table = self._environment.lake.create_table(TABLE_ID, ["page"], primary_keys={"id"}, properties=properties)
         self._screen.show_step(f"{TABLE_ID}: compact_when={POLICY}; {WRITERS} writers append for {self._seconds:.0f} s")
         with (

@@ -31,7 +31,7 @@ from compactor.storage.object_store import ObjectStore
 
 ALL_STREAMS_MS = 6 * 3_600_000
 """Interval between two looks at all streams of a table with news hints. The first one is at once if the policy has
-bounds that a stream without deltas can reach."""
+bounds that a stream without deltas can reach, or the table is published."""
 
 STREAMS_AT_ONCE = 64
 """Streams whose logs are folded before their figures are kept: a `Table` keeps more folds than that."""
@@ -156,7 +156,8 @@ class TableWatch:
         if not table.properties.news_hints:
             return _ToLookAt(table.partitions() if table.partition_keys else [{}], True)
         now_ms = self._clock.now_ms()
-        last_ms = self._all_at_ms if self._all_at_ms is not None or sees_idle_streams(policy) else now_ms
+        counts_idle = sees_idle_streams(policy) or table.properties.publish
+        last_ms = self._all_at_ms if self._all_at_ms is not None or counts_idle else now_ms
         if last_ms is None or not 0 <= now_ms - last_ms < ALL_STREAMS_MS:
             return _ToLookAt(table.partitions(), True, all_at_ms=now_ms)
         hinted = {encode_partition(each): each for each in table.partitions_with_news() or ()}

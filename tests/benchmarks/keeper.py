@@ -79,7 +79,7 @@ class _LateStore(FaultyStore):
 
 def _look(streams: int, with_news: int) -> Look:
     world = KeeperWorld()
-    table = world.table({"pending_rows": 1}, keys=("day",), news_hints=True)
+    table = world.table({"pending_rows": 1}, keys=("day",))
     for number in range(streams - with_news):
         log = table.stream({"day": f"{number:05d}"}).folder.log
         world.lake_store.put_if_absent(f"{log}/{1:020d}.json", b"not read")

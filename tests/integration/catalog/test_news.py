@@ -180,17 +180,37 @@ def test_whatever_happens_a_stream_with_news_has_a_hint(
 
 
 def test_hints_begin_with_the_table_and_never_later(lake: DeltaCatalog) -> None:
-    table = lake.create_table("ACME.OTHER.V1", ["day"])
+    table = lake.create_table("ACME.OTHER.V1", ["day"], properties={"news_hints": False})
     assert table.partitions_with_news() is None
     with pytest.raises(Invalid, match="news_hints can only be set by create_table"):
         table.set_properties({"news_hints": True})
 
 
-def test_a_published_table_has_no_news_hints(lake: DeltaCatalog, orders: Table) -> None:
-    with pytest.raises(Invalid, match="is looked at whole"):
-        orders.set_properties({"publish": "delta"})
-    with pytest.raises(Invalid, match="leave out news_hints, or publish"):
-        lake.create_table(ELSEWHERE, ["day"], properties={"news_hints": True, "publish": "delta"})
+def test_a_table_with_partition_keys_has_news_hints_unless_its_creator_says_otherwise(lake: DeltaCatalog) -> None:
+    made = {
+        keys: lake.create_table(f"ACME.T{number}.V1", keys, properties=given).properties.news_hints
+        for number, (keys, given) in enumerate([(("day",), {}), (("region",), {"news_hints": False}), ((), {})])
+    }
+    assert made == {("day",): True, ("region",): False, (): False}
+    assert lake.create_table("ACME.T0.V1", ["day"]).properties.news_hints
+
+
+def test_of_a_published_table_every_stream_is_looked_at(lake: DeltaCatalog, orders: Table) -> None:
+    append(orders, "1")
+    append(orders, "2")
+    run(lake)
+    append(orders, "2")
+    orders.set_properties({"publish": "delta"})
+    assert run(lake) == ["1", "2"]
+
+
+def test_a_stream_that_was_dropped_or_whose_deltas_were_retracted_has_no_hint(lake: DeltaCatalog) -> None:
+    orders = lake.create_table(ORDERS, ["day"])
+    for day in "123":
+        orders.append({"day": day}, pa.table({"id": [1]}), delta_id=day)
+    orders.retract({"day": "1"}, "1")
+    orders.drop_partitions({"day": "2"}, dry_run=False)
+    assert days(orders) == ["3"]
 
 
 def test_another_hash_bucket_count_reaches_streams_without_news(lake: DeltaCatalog, orders: Table) -> None:

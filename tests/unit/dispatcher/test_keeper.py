@@ -122,7 +122,7 @@ def test_a_stricter_policy_counts_before_a_decision(world: KeeperWorld) -> None:
 
 
 def test_many_streams_go_with_64_partitions_to_an_instruction(world: KeeperWorld) -> None:
-    world.table({"pending_rows": 1}, keys=("day",), news_hints=True)
+    world.table({"pending_rows": 1}, keys=("day",))
     for number in range(2 * PARTITIONS_PER_INSTRUCTION + 1):
         world.append(partition={"day": f"{number:03d}"})
     assert world.keeper().look().sent == 3
@@ -384,7 +384,7 @@ def test_a_plan_says_what_is_due_and_when_the_rest_is_and_writes_nothing(world: 
 
 
 def test_a_stream_that_left_during_a_failed_look_is_read_by_the_next_one(world: KeeperWorld) -> None:
-    world.table({"pending_rows": 1}, keys=("day",), news_hints=True)
+    world.table({"pending_rows": 1}, keys=("day",))
     world.append(partition={"day": "1"})
     lake = FaultyStore(world.lake_store)
     keeper = world.keeper(lake=lake)
@@ -492,7 +492,7 @@ def test_a_plan_pays_for_what_fits_into_the_rest_of_the_day_and_names_what_waits
 
 def test_the_cost_of_a_look_follows_what_is_new() -> None:
     world = KeeperWorld()
-    world.table({"pending_rows": 1}, keys=("day",), news_hints=True)
+    world.table({"pending_rows": 1}, keys=("day",))
     table = world.lake.table(ORDERS)
     for number in range(10_000):
         stream = table.stream({"day": f"{number:05d}"})
@@ -509,7 +509,7 @@ def test_an_idle_look_sends_one_request_a_table() -> None:
     world = KeeperWorld()
     tables = 20
     for number in range(tables):
-        world.table({"lag_seconds": 600}, f"ACME.T{number}.V1", keys=("day",), news_hints=True)
+        world.table({"lag_seconds": 600}, f"ACME.T{number}.V1", keys=("day",))
         world.append(f"ACME.T{number}.V1", {"day": "1"})
     lake, state = FaultyStore(world.lake_store), FaultyStore(world.state)
     keeper = world.keeper(KeeperSettings(read_again_seconds=100_000.0), lake=lake, state=state)
@@ -561,7 +561,7 @@ def test_the_cost_of_a_run_on_a_schedule_follows_what_is_new(world: KeeperWorld,
 
 
 def test_a_keeper_that_starts_has_the_figures_of_the_streams_that_another_one_saw(world: KeeperWorld) -> None:
-    world.table(keys=("day",), news_hints=True)
+    world.table(keys=("day",))
     for day in "12":
         world.append(partition={"day": day})
     run_once(world)
