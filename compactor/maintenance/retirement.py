@@ -84,11 +84,12 @@ class StreamRetirement:
     def retire(self, retention_seconds: float) -> tuple[Retirement, ...]:
         """Retires all deltas that may be retired, in one entry. May be repeated after any failure.
 
-        The state before it is kept as a checkpoint: `garbage.py` asks for it when the retention has passed."""
+        The state before it is kept as a checkpoint, also if nothing retires yet: `garbage.py` asks for it when the
+        retention has passed."""
         for _ in range(_TRIES):
             known = self._stream.load()
             found = self._find(known, retention_seconds)
-            if found:
+            if any(source.deltas for source in known.state.sources.values()):
                 self._stream.log.keep_checkpoint(known)
             if not found or self._append(known.state, found):
                 return found

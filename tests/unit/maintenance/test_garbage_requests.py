@@ -14,9 +14,11 @@ from compactor.storage.location import StoreLocation
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
+from tests.keeper_world import ORDERS, KeeperWorld
 from tests.many_files import StreamShape, write_streams
 
 TABLE = "ACME.MANY.V1"
+DAY_MINUTES = 1_440
 
 
 @pytest.fixture
@@ -42,6 +44,22 @@ def requests_of_a_look(shape: StreamShape, streams: int = 1) -> FaultyStore:
 def test_a_stream_costs_the_same_however_many_entries_it_has(garbage: int) -> None:
     few, many = (requests_of_a_look(StreamShape(old=5, garbage=garbage, recent=count)) for count in (70, 262))
     assert len(many.requests) <= len(few.requests) + 10 <= 40
+
+
+def test_a_collection_finds_the_state_at_the_retention_s_begin_where_an_earlier_one_has_left_it() -> None:
+    world, day, minutes = KeeperWorld(remote=False), {"day": "1"}, 60
+    world.table(None, keys=("day",), gc_grace_seconds=DAY_MINUTES * minutes, retention_seconds=DAY_MINUTES * minutes)
+    stream, store = world.lake.table(ORDERS).stream(day), FaultyStore(world.lake_store)
+    for minute in range(DAY_MINUTES + 930):
+        if minute in (900, DAY_MINUTES + 910):  # nothing retires at the first
+            store.requests.clear()
+            Collection(DeltaCatalog(store, world.clock), world.clock, GracePeriods(), deletes=True).collect(ORDERS)
+        world.clock.sleep(minutes)
+        world.append(partition=day)
+        if minute % 10 == 0:
+            world.compact(stream)
+    entries = [key for verb, key in store.requests if verb == "read" and "/log/0" in key]
+    assert len(entries) < 160
 
 
 def test_files_are_listed_once_however_many_there_are() -> None:
