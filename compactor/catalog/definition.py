@@ -91,13 +91,13 @@ class TableDefinition:
         return [created, TablePropertiesSet(properties=self.properties)] if given else [created]
 
     def as_new(self) -> TableDefinition:
-        """The definition of a table that is created now: a schema that is declared is a contract, and streams of which
-        there may be many have news hints, unless its creator says otherwise. Tables that were created before have what
-        they were created with."""
+        """The definition of a table that is created now: a schema that is declared is a contract, and writers hint a
+        keeper at the streams of which there may be many, unless its creator says otherwise. Tables that were created
+        before have what they were created with."""
         defaults: dict[str, object] = {}
         if self.arrow_schema is not None:
             defaults["schema_growth"] = SchemaGrowth.REFUSE
-        if self.partition_keys:
+        if self.partition_keys and self.properties.compact_when is not None:
             defaults["news_hints"] = True
         left = {name: value for name, value in defaults.items() if name not in self.properties.model_fields_set}
         return replace(self, properties=self.properties.changed(left)) if left else self

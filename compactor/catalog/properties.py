@@ -153,8 +153,8 @@ class TableProperties(SparseDocument):
 
     news_hints: bool = Field(
         default=False,
-        description="writers list the streams that have something to compact: `true` in a table with partition keys, "
-        "unless `create_table` says otherwise, which alone can set it",
+        description="writers list the streams that have something to compact: `true` in a table that is created with "
+        "partition keys and `compact_when`, unless `create_table` says otherwise, which alone can set it",
     )
 
     partition_by: dict[str, str] = Field(

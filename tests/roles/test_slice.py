@@ -26,7 +26,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeployedStage]:
     with aws_environment(), deployed_stage(tmp_path_factory.mktemp("stage"), is_s3_real=False) as deployed:
         lake = DeltaCatalog(open_store(StoreLocation(deployed.lake, deployed.direct_s3_url, REGION)), SystemClock())
         policy = {"lag_seconds": 5, "pending_rows": 2}
-        lake.create_table(TABLE, primary_keys=["id"], properties={"compact_when": policy})
+        lake.create_table(TABLE, primary_keys=["id"], properties={"news_hints": True, "compact_when": policy})
         yield deployed
 
 
@@ -52,7 +52,7 @@ def test_the_ingest_appends_what_a_register_document_names_quarantines_rows_and_
 ) -> None:
     lake = DeltaCatalog(open_store(StoreLocation(stage.lake, stage.direct_s3_url, REGION)), SystemClock())
     folder, quarantine = (f"s3://{stage.bucket('Lakes')}/lake/{name}/" for name in ("landing", "quarantine"))
-    properties = {"landing": [folder], "quarantine": quarantine}
+    properties = {"landing": [folder], "quarantine": quarantine, "news_hints": True}
     table = lake.create_table("ACME.VISITS.V1", ["day"], primary_keys=["id"], properties=properties)
     sqs, s3 = stage.client("sqs", "SenderRole"), stage.client("s3")
     for name, body in (("1.csv", b"id,day,v\n1,1,a\n2,1,b\n3,,c\n"), ("2.csv", b"")):

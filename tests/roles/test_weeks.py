@@ -72,7 +72,7 @@ def week_of_work(stage: DeployedStage, week: int, days: float) -> None:
 def test_a_stage_works_for_weeks_and_nothing_that_a_part_needs_is_denied(stage: DeployedStage) -> None:
     create = ("table", "create")
     done(stage.lithify("WriterRole", *create, ORDERS, "--property", "publish=delta"))
-    done(stage.lithify("WriterRole", *create, DAYS, "--partition-key", "day"))
+    done(stage.lithify("WriterRole", *create, DAYS, "--partition-key", "day", "--property", "news_hints=true"))
     deltas: list[int] = []
     for week in range(WEEKS):
         week_of_work(stage, week, week * WEEK_DAYS)

@@ -180,19 +180,28 @@ def test_whatever_happens_a_stream_with_news_has_a_hint(
 
 
 def test_hints_begin_with_the_table_and_never_later(lake: DeltaCatalog) -> None:
-    table = lake.create_table("ACME.OTHER.V1", ["day"], properties={"news_hints": False})
+    table = lake.create_table("ACME.OTHER.V1", ["day"])
     assert table.partitions_with_news() is None
     with pytest.raises(Invalid, match="news_hints can only be set by create_table"):
         table.set_properties({"news_hints": True})
 
 
-def test_a_table_with_partition_keys_has_news_hints_unless_its_creator_says_otherwise(lake: DeltaCatalog) -> None:
-    made = {
-        keys: lake.create_table(f"ACME.T{number}.V1", keys, properties=given).properties.news_hints
-        for number, (keys, given) in enumerate([(("day",), {}), (("region",), {"news_hints": False}), ((), {})])
-    }
-    assert made == {("day",): True, ("region",): False, (): False}
-    assert lake.create_table("ACME.T0.V1", ["day"]).properties.news_hints
+@pytest.mark.parametrize(
+    ("partition_keys", "given", "expected"),
+    [
+        (["day"], {"compact_when": "nightly"}, True),
+        (["day"], {"compact_when": "nightly", "news_hints": False}, False),
+        (["day"], {}, False),
+        ([], {"compact_when": "nightly"}, False),
+    ],
+)
+def test_a_table_that_is_created_with_partitions_and_a_policy_has_news_hints_unless_its_creator_says_otherwise(
+    lake: DeltaCatalog, partition_keys: list[str], given: dict[str, object], expected: bool
+) -> None:
+    created = [
+        lake.create_table("ACME.KEPT.V1", partition_keys, primary_keys=["id"], properties=given) for _ in range(2)
+    ]
+    assert [table.properties.news_hints for table in created] == [expected, expected]
 
 
 def test_of_a_published_table_every_stream_is_looked_at(lake: DeltaCatalog, orders: Table) -> None:
@@ -205,7 +214,7 @@ def test_of_a_published_table_every_stream_is_looked_at(lake: DeltaCatalog, orde
 
 
 def test_a_stream_that_was_dropped_or_whose_deltas_were_retracted_has_no_hint(lake: DeltaCatalog) -> None:
-    orders = lake.create_table(ORDERS, ["day"])
+    orders = lake.create_table(ORDERS, ["day"], properties={"news_hints": True})
     for day in "123":
         orders.append({"day": day}, pa.table({"id": [1]}), delta_id=day)
     orders.retract({"day": "1"}, "1")

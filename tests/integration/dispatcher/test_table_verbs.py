@@ -230,7 +230,7 @@ def test_dropping_a_table_says_what_goes_and_does_it_only_when_told(
     assert (answer["dropped"], answer["partitions"]) == (True, foretold["partitions"])
 
     assert lake.tables() == [other.table_id]
-    assert {entry.key for entry in lake.store.list("tables/")} >= {key for key in before if "/news/" not in key}
+    assert {entry.key for entry in lake.store.list("tables/")} >= set(before)
     assert "table ACME.ORDERS.V1 was dropped at " in lithify.refusal("scan", ORDERS)
     again = lithify.answer("drop", ORDERS, "--delete")
     assert (again["partitions"], again["files"], again["bytes"]) == ([], answer["files"], answer["bytes"])

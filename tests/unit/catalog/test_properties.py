@@ -28,7 +28,7 @@ def store() -> MemoryStore:
 
 @pytest.fixture
 def orders(store: MemoryStore) -> Table:
-    return lake(store).create_table(ORDERS, ["day"], properties={"news_hints": False})
+    return lake(store).create_table(ORDERS, ["day"])
 
 
 def lake(store: MemoryStore) -> DeltaCatalog:
@@ -65,7 +65,6 @@ def test_a_table_is_created_with_its_keys_and_properties_in_one_entry(store: Mem
         sort_keys=(SortKey(column="updated", order=SortOrder.DESCENDING),),
         retention_seconds=30 * DAY,
         compacted_file_content_type=ContentType.ORC,
-        news_hints=True,
     )
     assert created.properties == again(store).properties == expected
     assert [action["action"] for action in entry_actions(store, 1)] == ["table_created", "table_properties_set"]

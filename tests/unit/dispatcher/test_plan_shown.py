@@ -33,9 +33,7 @@ ONE_DAY = [{"day": DAYS[0]}]
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     """Three days: two with a delta of two rows each, one of which has nothing to do any more."""
-    table = DeltaCatalog.open(str(tmp_path / "lake")).create_table(
-        TABLE, partition_keys=["day"], properties={"news_hints": False}
-    )
+    table = DeltaCatalog.open(str(tmp_path / "lake")).create_table(TABLE, partition_keys=["day"])
     for day in DAYS[:2]:
         table.append({"day": day}, pa.table({"id": [1, 2]}))
     table.create_stream_version({"day": DAYS[2]}, state="active")
