@@ -25,6 +25,7 @@ if __name__ == "__main__":
 from compactor.engine.in_process import InProcessEngine
 from compactor.engine.in_process_tasks import InProcessTasks
 from compactor.engine.protocol import sentence_of
+from compactor.index.files import let_index_pages_go
 from compactor.kernels.compilation import announce_compilation
 from compactor.kernels.warm import warm_kernels
 from compactor.log_context import configure_logging
@@ -95,6 +96,7 @@ def next_job(jobs: queue.SimpleQueue[list[str]], when_idle: Callable[[], None], 
 
 
 def return_memory() -> None:
+    let_index_pages_go()
     gc.collect()
     return_freed_memory()
 

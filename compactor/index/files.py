@@ -475,6 +475,11 @@ def share_index_pages(scratch_folders: Sequence[Path]) -> None:
     _KEPT.share(SharedPages(scratch_folders))
 
 
+def let_index_pages_go() -> None:
+    """What this process has read of remote index files is read again, if it is needed again."""
+    _KEPT.let_go()
+
+
 def _first_spans(
     file: IndexFile, rows_in_run: RowsInRun, prefetch: Prefetch, *, own_pointers: bool
 ) -> tuple[list[Span], list[Span]]:

@@ -191,6 +191,11 @@ class KeptFiles:
         """From now on pages are on the machine's scratch disks, for all of its processes."""
         self._shared = pages
 
+    def let_go(self) -> None:
+        """Keeps none: whoever reads one holds it."""
+        with self._lock:
+            self._files.clear()
+
     def open(self, reader: PageReader, uri: str, size_bytes: int, room_bytes: int = KEPT_BYTES_MAX) -> PagedFile:
         with self._lock:
             key = id(reader), uri
