@@ -134,11 +134,13 @@ class SessionRuns:
             case Fenced():
                 self._claimed.lose(claimed, str(error))
             case Unavailable() | Conflict():
-                if claimed.newest.sessions[waiting.session_id].end is not None:
+                session = claimed.newest.sessions[waiting.session_id]
+                if session.end is not None:
                     return  # its bundle could not be watched to its end
                 LOG.warning("session_requeued", reason=str(error))
+                again = waiting if session.in_flight is None else claimed.waiting(session)
                 not_before = self._clock.monotonic_seconds() + requeue_seconds
-                self._pool.add(replace(waiting, not_before_seconds=not_before))
+                self._pool.add(replace(again, not_before_seconds=not_before))
             case _:
                 self._fail(claimed, waiting, error)
 

@@ -27,7 +27,7 @@ from dispatcher.scheduling.lease_log import IN_ALL, LeaseTaken, lease_log
 from launcher.outcomes import Cancelled
 from launcher.poller import PollerSettings
 from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
-from launcher.spark_job import SparkJob
+from launcher.spark_job import JobRunning, SparkJob
 from tests.fakes.dispatch_desk import QUICK, STALL_SECONDS, Desk
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.moving_clock import MovingClock
@@ -188,6 +188,31 @@ def test_the_ends_of_a_bundle_are_published_though_the_answer_to_their_entry_was
     assert desk.sink.names.count("session.started") == logged.count("session_started")
     for name in ("session.round_completed", "session.succeeded"):
         assert desk.sink.names.count(name) == 2
+
+
+class RefusesStalls(FaultyStore):
+    """The first entry that says that sessions stall is not written, as often as its writer tries."""
+
+    refused = 0
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        if b'"session_stalled"' in body and self.refused < ATTEMPTS_MAX:
+            self.refused += 1
+            raise Unavailable("the state does not answer")
+        return super().put_if_absent(key, body)
+
+
+def test_a_bundle_whose_watch_ended_with_the_store_is_attached_to_again_and_its_job_is_not_left(tmp_path: Path) -> None:
+    state = RefusesStalls(LocalStore(parse_location(str(tmp_path / "state"))))
+    desk = Desk(tmp_path, clock=HurriedClock(), state=state, bundles=BundleBounds())
+    desk.append_days(DAYS, 3)
+    desk.cluster.members = only("1", Stalls())
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.run()
+    desk.close()
+    assert state.refused == ATTEMPTS_MAX
+    succeeded(desk, job_run_id, 3)
+    assert [isinstance(job.status(), JobRunning) for job in desk.cluster.jobs.values()] == [False] * 3
 
 
 def test_a_session_is_not_run_again_though_the_answer_to_the_entry_of_its_end_was_lost(tmp_path: Path) -> None:
