@@ -136,11 +136,8 @@ class Metrics:
 
     def job_run_ended(self, state: JobRunState) -> None:
         """Once for each job run that this dispatcher concluded."""
-        from dispatcher.records.outcome import (
-            expected_usd,
-            seconds_late,
-            used_usd,
-        )  # only a dispatcher's counts need job runs
+        # Only a dispatcher's counts need job runs.
+        from dispatcher.records.outcome import expected_usd, seconds_late, used_usd
 
         if state.ended is None:
             return
