@@ -144,9 +144,10 @@ class LeaseState:
     spent: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: MappingProxyType({}))
 
     def lease_of(self, work: WorkId, session_ids: Iterable[str]) -> Lease | None:
-        """The lease that has one of these sessions; None if there is none."""
+        """The newest lease that has one of these sessions; None if there is none. A session that is tried again apart
+        has one of its own, while those that it shared a lease with still run under theirs."""
         wanted = frozenset(session_ids)
-        found = (each for each in self.turns.values() if each.work == work)
+        found = (each for each in reversed(self.turns.values()) if each.work == work)
         return next((each for each in found if not wanted.isdisjoint(each.session_ids)), None)
 
     def running_of(self, table: str) -> int:

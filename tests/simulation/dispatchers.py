@@ -361,8 +361,8 @@ WORKER_FATES = ("crashes", "crashes after its commit", "hangs")
 class MemberAtWork:
     """One attempt in a job. `begun_at`, `ended_at`: in simulated seconds; 0: it has not begun, or not ended.
 
-    superseded_at  another one began on its stream, while its dispatcher had lost the claim: that of a worker is taken
-                   for gone then, and its commit would be refused
+    superseded_at  another one was at work on its stream, while its dispatcher had lost the claim: that of a worker is
+                   taken for gone then, and one of the two commits would be refused
     """
 
     attempt: int
@@ -926,15 +926,21 @@ class World:
     def begins(self, member: MemberAtWork) -> None:
         """An attempt."""
 
-    def supersede(self, member: MemberAtWork) -> None:
-        """What workers of dispatchers without the claim do on the stream of an attempt that begins."""
+    def supersede(self, begun: MemberAtWork) -> None:
+        """What workers of dispatchers without the claim do on the stream of an attempt that begins: beside it, or as
+        that attempt."""
+        at_work = [
+            (job, each)
+            for job in self.jobs.values()
+            for each in job.members
+            if job.runs and each.stream == begun.stream and each.begun_at and not each.ended_at
+        ]
         records = JobRunStore(self.state, self.clock)
-        for job in (each for each in self.jobs.values() if each.runs_in_worker):
-            for other in (each for each in job.members if each.begun_at and not each.ended_at):
-                if other.stream == member.stream and other.job_run_id != member.job_run_id:
-                    claim = records.log(other.job_run_id).load().state.claim
-                    if claim is None or claim.owner != job.launched_by:
-                        other.superseded_at = other.superseded_at or self.scheduler.now
+        for job, each in at_work:
+            if job.runs_in_worker and any(other.job_run_id != each.job_run_id for _, other in at_work):
+                claim = records.log(each.job_run_id).load().state.claim
+                if claim is None or claim.owner != job.launched_by:
+                    each.superseded_at = each.superseded_at or self.scheduler.now
 
     def cost(self, spec: SessionSpec) -> Cost | None:
         """Of a session that succeeds now."""
@@ -1070,8 +1076,9 @@ class World:
     def _side_by_side(self) -> int:
         by_destination: defaultdict[tuple[str, str], list[tuple[float, float, str]]] = defaultdict(list)
         for member in (each for job in self.jobs.values() for each in job.members if each.begun_at):
-            at_work = (member.begun_at, member.superseded_at or member.ended_at, member.job_run_id)
-            by_destination[member.stream].append(at_work)
+            ended_at = member.superseded_at or member.ended_at
+            if ended_at > member.begun_at:
+                by_destination[member.stream].append((member.begun_at, ended_at, member.job_run_id))
         return sum(
             ends > begins and job_run_id != other_id
             for at_work in by_destination.values()
