@@ -33,7 +33,7 @@ def test_no_other_job_run_takes_a_stream_while_some_sessions_of_a_bundle_are_tri
     [
         (Ask.LOSE_AN_EVENT, 2, "was never told to be started"),
         (Ask.COMMIT_TWICE, 2, "with 2 commits"),
-        (Ask.LOSE_A_RECORD, 11, "0 times"),
+        (Ask.LOSE_A_RECORD, 3, "0 times"),
         (Ask.PASS_OTHERS, 1, "which goes first on its stream"),
         (Ask.TAKE_ANY_TURN, 4, "a session of one destination at work at once"),
         (Ask.KEEP_WORKERS, 5, "and none is idle"),
