@@ -68,7 +68,7 @@ class RecordCodec(Generic[ValueT]):
             raise Corrupt(f"a {self._name} has no {', '.join(unknown + missing)} as this Lithify knows it")
         names = [name for name in self._fields if name in stored]
         columns = [self._fields[name].to_values(array.field(stored[name])) for name in names]
-        present = array.is_valid().to_pylist()
+        present = _presence(array)
         rows = zip(*columns) if columns else iter([()] * len(array))
         found = [{**dict(zip(names, row)), **(given or {})} for row in compress(rows, present)]
         # Of several pieces of a checkpoint some lack the field: it is null there.
@@ -89,7 +89,8 @@ class _PlainCodec:
         return pa.array(values, self.arrow_type)
 
     def to_values(self, array: pa.Array) -> list[Any]:
-        return list(array.cast(self.arrow_type).to_pylist())
+        same = array if array.type == self.arrow_type else array.cast(self.arrow_type)
+        return list(same.to_pylist())
 
 
 class _EnumCodec(_PlainCodec):
@@ -119,7 +120,7 @@ class _ListCodec:
         items = self._item.to_values(array.values.slice(*own))
         return [
             tuple(items[start:end]) if is_present else None
-            for start, end, is_present in zip(borders, borders[1:], array.is_valid().to_pylist())
+            for start, end, is_present in zip(borders, borders[1:], _presence(array))
         ]
 
 
@@ -144,7 +145,7 @@ class _MapCodec:
         keys, items = self._key.to_values(array.keys.slice(*own)), self._item.to_values(array.items.slice(*own))
         return [
             dict(zip(keys[start:end], items[start:end])) if is_present else None
-            for start, end, is_present in zip(borders, borders[1:], array.is_valid().to_pylist())
+            for start, end, is_present in zip(borders, borders[1:], _presence(array))
         ]
 
 
@@ -171,14 +172,14 @@ class _ScalarCodec:
         return pa.StructArray.from_arrays(columns, fields=list(self.arrow_type), mask=_absent(values))
 
     def to_values(self, array: pa.Array) -> list[Any]:
-        import pyarrow.compute as pc
-
         values: list[Any] = [None] * len(array)
         for field in self.arrow_type:
             column = array.field(field.name)
-            rows = pc.indices_nonzero(column.is_valid()).to_pylist()
-            for row, stored in zip(rows, column.drop_null().to_pylist()):
-                values[row] = int(stored) if field.name == "great_integer" else stored
+            if column.null_count == len(column):
+                continue
+            for row, stored in enumerate(column.to_pylist()):
+                if stored is not None:
+                    values[row] = int(stored) if field.name == "great_integer" else stored
         return values
 
     @staticmethod
@@ -279,6 +280,10 @@ def _own_items(array: pa.Array) -> tuple[list[int], tuple[int, int]]:
     borders = array.offsets.to_pylist() or [0]
     first, last = borders[0], borders[-1]
     return [border - first for border in borders], (first, last - first)
+
+
+def _presence(array: pa.Array) -> list[bool]:
+    return list(array.is_valid().to_pylist()) if array.null_count else [True] * len(array)
 
 
 def _absent(values: Values) -> pa.Array:
