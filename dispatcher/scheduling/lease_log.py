@@ -147,8 +147,8 @@ class LeaseState:
         """The newest lease that has one of these sessions; None if there is none. A session that is tried again apart
         has one of its own, while those that it shared a lease with still run under theirs."""
         wanted = frozenset(session_ids)
-        found = (each for each in reversed(self.turns.values()) if each.work == work)
-        return next((each for each in found if not wanted.isdisjoint(each.session_ids)), None)
+        found = [each for each in self.turns.values() if each.work == work and not wanted.isdisjoint(each.session_ids)]
+        return found[-1] if found else None
 
     def running_of(self, table: str) -> int:
         return sum(each.table == table for each in self.turns.values())
