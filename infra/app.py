@@ -25,7 +25,7 @@ def checked_stage(arguments: Sequence[str]) -> Stage:
     """The checked stage. Raises `Invalid` with every error."""
     name, *given = arguments or ("",)
     stage = read_stage(name, given)
-    refuse_if(reason for check in (check_stage, check_environment) for reason in reasons_of(check, stage))
+    refuse_if([*reasons_of(check_stage, stage), *reasons_of(check_environment, stage)])
     return stage
 
 

@@ -150,7 +150,7 @@ def dispatcher_environment(
     options |= _own_options(stage, options)
     known = {each.name for each in option_fields()}
     unknown = sorted(options.keys() - known)
-    refuse_if(f"the dispatcher has no option {name}, which the stack gives it" for name in unknown)
+    refuse_if([f"the dispatcher has no option {name}, which the stack gives it" for name in unknown])
     variables = {variable_of(name): f"{value}" for name, value in options.items() if value not in ("", None)}
     return {**variables, f"{VARIABLE_PREFIX}LOG_FORMAT": "json"}
 
@@ -177,7 +177,7 @@ def _limits(stage: Stage) -> str:
     session = {"nodes": stage.max_nodes, "vcpus": stage.max_vcpus, "usd": stage.max_usd}
     limits = read_limits(stage.dispatcher.get("limits", "{}"))
     twice = limits.session.model_fields_set & session.keys()
-    refuse_if(f"{OF_DISPATCHER}limits: session.{name} is max_{name} of the stage" for name in sorted(twice))
+    refuse_if([f"{OF_DISPATCHER}limits: session.{name} is max_{name} of the stage" for name in sorted(twice)])
     document = limits.model_dump(exclude_unset=True)
     return json.dumps(document | {"session": document.get("session", {}) | session})
 
@@ -220,7 +220,7 @@ def check_environment(stage: Stage) -> None:
     reasons = [*errors.reasons, *reasons_of(check_together, options)]
     if spark is not None:
         reasons += (*reasons_of(_check_settings, options, stage), *reasons_of(_check_room, options, stage))
-    refuse_if(f"stage {stage.name}: {reason}" for reason in reasons)
+    refuse_if([f"stage {stage.name}: {reason}" for reason in reasons])
 
 
 def _check_settings(options: ServiceOptions, _: Stage) -> None:

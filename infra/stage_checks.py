@@ -59,7 +59,7 @@ EXECUTION_DAYS_MAX = 90
 
 def check_stage(stage: Stage) -> None:
     """Raises `Invalid` with every error of the stage."""
-    refuse_if(f"stage {stage.name}: {reason}" for reason in violations(stage))
+    refuse_if([f"stage {stage.name}: {reason}" for reason in violations(stage)])
 
 
 def violations(stage: Stage) -> Iterator[str]:

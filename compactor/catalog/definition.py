@@ -136,7 +136,7 @@ class TableDefinition:
 def set_properties(definition: TableDefinition, properties: TableProperties) -> Sequence[TableAction]:
     """The action that sets all properties; none if they are unchanged. Raises `Invalid`, with every reason, if the
     properties contradict each other or the table."""
-    refuse_if(contradictions(properties, definition.partition_keys, definition.schema))
+    refuse_if(list(contradictions(properties, definition.partition_keys, definition.schema)))
     return [] if properties == definition.properties else [TablePropertiesSet(properties=properties)]
 
 

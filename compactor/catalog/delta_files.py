@@ -106,7 +106,7 @@ class DeltaRules:
         refuse_repeated_columns(source_name, schema)
         if self.operation is Operation.UPSERT:
             reasons = self.partitioning.reasons_against(schema.names, self.partition)
-            refuse_if(f"{source_name}: {reason}" for reason in reasons)
+            refuse_if([f"{source_name}: {reason}" for reason in reasons])
         if self.declared is None:
             return
         unify_schemas([(f"table {self.table_id}", self.declared), (source_name, schema)])

@@ -56,11 +56,8 @@ class WriterLimits:
     size_bytes: int = SIZE_BYTES_MAX
 
     def __post_init__(self) -> None:
-        refuse_if(
-            f"{name} is {value}: a writer collects for more than 0"
-            for name, value in (("seconds", self.seconds), ("deltas", self.deltas), ("size_bytes", self.size_bytes))
-            if value <= 0
-        )
+        limits = (("seconds", self.seconds), ("deltas", self.deltas), ("size_bytes", self.size_bytes))
+        refuse_if([f"{name} is {value}: a writer collects for more than 0" for name, value in limits if value <= 0])
 
 
 @dataclass(frozen=True)

@@ -527,5 +527,5 @@ def default_policy_of_text(text: str | None) -> CompactWhen | None:
     if not text:
         return None
     policy = TableProperties().changed({"compact_when": value_of_text("compact_when", text)}).compact_when
-    refuse_if(() if policy is None else contradictions_of(policy, ("key",)))
+    refuse_if([] if policy is None else list(contradictions_of(policy, ("key",))))
     return policy

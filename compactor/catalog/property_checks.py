@@ -93,7 +93,7 @@ def check_publishable(table: StreamsOfTable, location: StoreLocation, properties
     for _, compacted in _streams(table):
         if compacted is not None:
             found |= dict.fromkeys(reasons_against_rows(compacted, table.partition_keys, properties))
-    refuse_if(f"{table.table_id} cannot be published: {reason}" for reason in found)
+    refuse_if([f"{table.table_id} cannot be published: {reason}" for reason in found])
 
 
 def reasons_against_rows(

@@ -84,11 +84,8 @@ class StreamSchemas:
             compacted = () if snapshot.compacted is None else snapshot.compacted.files.values()
             pending = () if source is None else _newest_pending(stream, snapshot, source)
             files, held = (*compacted, *pending), [schema for _, schema in before]
-            refuse_if(
-                f"{name}: {times.in_delta()}"
-                for name, schema in found
-                for times in times_out_of_range(files, held, schema)
-            )
+            late = [(name, times) for name, schema in found for times in times_out_of_range(files, held, schema)]
+            refuse_if([f"{name}: {times.in_delta()}" for name, times in late])
         return before
 
     def known(self, stream: PartitionStream, snapshot: StreamSnapshot, source: SourceStream) -> list[NamedSchema]:
@@ -225,12 +222,13 @@ def refuse_inferred_floats(
     """Raises `Invalid`, with every reason, for primary keys of text files whose type was inferred to be a float."""
     compacted = snapshot.compacted
     held = None if compacted is None else parse_schema(compacted.last_round.compacted_schema)
-    refuse_if(
+    reasons = [
         reason
         for file, (name, schema) in zip(files.files, files.schemas, strict=True)
         if file.content_type.is_text
         for reason in inferred_floats(name, schema, primary_keys, (declared, held))
-    )
+    ]
+    refuse_if(reasons)
 
 
 def inferred_floats(
@@ -280,7 +278,7 @@ def _missing_sentence(name: str, missing: Sequence[str], added: Sequence[str]) -
 def _refuse_closed(found: Sequence[NamedSchema], published: OpenTable) -> None:
     """Raises `Invalid`, with every reason, for columns that cannot be published."""
     reasons = [f"{name}: {reason}" for name, schema in found for reason in reasons_against(schema, published)]
-    refuse_if(f"the table is published for other engines, and {reason}" for reason in reasons)
+    refuse_if([f"the table is published for other engines, and {reason}" for reason in reasons])
 
 
 def _keys_of(schema: pa.Schema, snapshot: StreamSnapshot) -> pa.Schema:

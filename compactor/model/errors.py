@@ -4,7 +4,7 @@ Every edge (S3, SQS, Spark, PyArrow) translates its library's errors into one of
 bug in Lithify and keeps its traceback.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from enum import Enum, StrEnum, auto
 from typing import ClassVar, ParamSpec, Self
 
@@ -147,14 +147,13 @@ REASONS_SHOWN_MAX = 20
 """Reasons that are reported for many files or rows: the first ones are enough to fix them."""
 
 
-def refuse_if(reasons: Iterable[str], shown_max: int | None = None) -> None:
+def refuse_if(reasons: Sequence[str], shown_max: int | None = None) -> None:
     """Raises `Invalid` with these reasons, if there are any; beyond `shown_max` only their number."""
-    found = tuple(reasons)
-    left_out = 0 if shown_max is None else len(found) - shown_max
+    left_out = 0 if shown_max is None else len(reasons) - shown_max
     if left_out > 0:
-        found = (*found[:shown_max], f"and {left_out:,} more reason{'s' if left_out > 1 else ''}")
-    if found:
-        raise Invalid(*found)
+        reasons = (*reasons[:shown_max], f"and {left_out:,} more reason{'s' if left_out > 1 else ''}")
+    if reasons:
+        raise Invalid(*reasons)
 
 
 def reasons_of(check: Callable[Given, object], *args: Given.args, **named: Given.kwargs) -> tuple[str, ...]:

@@ -269,12 +269,13 @@ def _grow_schema(
 
 def _refuse_inferred_floats(session: SessionInput) -> None:
     stated = (session.streams.source_table.schema, session.streams.compacted_schema())
-    refuse_if(
+    reasons = [
         f"{reason} (its delta {ref.delta_id!r} can be taken back: lithify table retract)"
         for ref, found in zip(session.streams.pending, session.schemas, strict=True)
         if ref.file.content_type.is_text and ref.file.rows
         for reason in inferred_floats(ref.uri, found, session.key_columns, stated)
-    )
+    ]
+    refuse_if(reasons)
 
 
 def _refuse_times_out_of_range(session: SessionInput) -> None:
@@ -283,11 +284,12 @@ def _refuse_times_out_of_range(session: SessionInput) -> None:
     if compacted is None or held is None or session.streams.is_open:
         return
     first_of = dict(reversed(list(zip(session.schemas, session.streams.pending, strict=True))))
-    refuse_if(
+    reasons = [
         f"{ref.uri}: {times.in_delta()}"
         for schema, ref in first_of.items()
         for times in times_out_of_range(compacted.files.values(), [held], schema)
-    )
+    ]
+    refuse_if(reasons)
 
 
 def _check_keys(session: SessionInput) -> None:

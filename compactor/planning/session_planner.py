@@ -317,12 +317,13 @@ def check_file_counts(run: JobRunSpec, rows: int) -> None:
         "rows_per_compacted_file": run.rows_per_compacted_file,
         "rows_per_primary_key_index_file": run.rows_per_primary_key_index_file,
     }
-    refuse_if(
+    reasons = [
         f"{name} is {each:,}: {counted(rows, 'row')} would make up to {counted(-(-rows // each), 'file')}, and at most "
         f"{FILES_MAX:,} are allowed: give {-(-rows // FILES_MAX):,} or more"
         for name, each in rows_per_file.items()
         if rows > FILES_MAX * each
-    )
+    ]
+    refuse_if(reasons)
 
 
 def pin_stream(

@@ -19,7 +19,7 @@ def complete_by_table(run: JobRunSpec, given: Collection[str], table: Table) -> 
     Args:
         given: the fields of `JobRunSpec` that the request names; others may be taken from the table"""
     properties = table.properties
-    refuse_if(_contradictions(run, given, properties))
+    refuse_if(list(_contradictions(run, given, properties)))
     taken: dict[str, object] = {
         "bytes_per_compacted_file": properties.bytes_per_compacted_file or BYTES_PER_COMPACTED_FILE
     }

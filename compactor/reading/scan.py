@@ -283,14 +283,15 @@ def _refuse_times_out_of_range(parts: Iterable[ScanPart], read: Iterable[ScanFil
     if not schema.names:
         return
     uris = {scanned.uri for scanned in read}
-    refuse_if(
+    reasons = [
         f"column {times.column!r} of {part.stream} has times {times.bounds}, and other partitions have nanoseconds, "
         "which hold the years 1678 to 2262: scan these partitions by themselves, or leave the column out"
         for part in parts
         for times in times_out_of_range(
             (scanned.file for scanned in part.files if scanned.uri in uris), [part.schema], schema
         )
-    )
+    ]
+    refuse_if(reasons)
 
 
 # -- partition columns

@@ -16,14 +16,14 @@ def refuse_deep_nesting(name: str, schema: pa.Schema) -> None:
     refuse_if(deep_columns(name, schema))
 
 
-def deep_columns(name: str, schema: pa.Schema) -> Iterator[str]:
+def deep_columns(name: str, schema: pa.Schema) -> list[str]:
     """A reason for each column that is nested deeper than NESTING_MAX."""
-    for field in schema:
-        if _is_deep(field.type):
-            yield (
-                f"column {field.name!r} of {name} is nested deeper than {NESTING_MAX} levels of lists, maps "
-                "(two levels each) and structs: store the value as text, or flatten it"
-            )
+    return [
+        f"column {field.name!r} of {name} is nested deeper than {NESTING_MAX} levels of lists, maps (two levels each) "
+        "and structs: store the value as text, or flatten it"
+        for field in schema
+        if _is_deep(field.type)
+    ]
 
 
 def _is_deep(kind: pa.DataType) -> bool:

@@ -300,7 +300,7 @@ class Intake:
     def _accepted(self, message: QueueMessage, document: InstructionDocument, job_run_id: str) -> JobRunAccepted:
         """The first entry of the job run, its sources pinned. Raises `Invalid` with every reason why there is none."""
         admission, location = self._settings.admission, self.locate_lake(document)
-        refuse_if(admission.refusals(document, location))
+        refuse_if(list(admission.refusals(document, location)))
         requested = job_run_spec(document, job_run_id, location)
         lake = self._open_lake(location)
         source = lake.table(requested.source_table_id)

@@ -133,7 +133,7 @@ def pin_sources(
         return PinnedSources((), clock.now_ms() + CLOCKS_APART_MS)
     pinned = pin_sessions(run, lake, source, run.partitions if listed is None else tuple(in_order(listed)), read=read)
     if admission is not None:
-        refuse_if(admission.file_refusals(run.lake, pinned))
+        refuse_if(list(admission.file_refusals(run.lake, pinned)))
     return PinnedSources(pins(pinned))
 
 

@@ -244,19 +244,19 @@ def parse_settings(body: bytes, where: str) -> AwsClusterSettings:
         settings = model.model_validate_json(body)
     except ValidationError as error:
         raise Invalid(*(f"{where}: {reason}" for reason in sentences(error, model))) from error
-    refuse_if(f"{where}: {reason}" for reason in settings.violations())
+    refuse_if([f"{where}: {reason}" for reason in settings.violations()])
     return settings
 
 
 def check_places(state: StoreLocation, lake: StoreLocation | None) -> None:
     """Raises `Invalid`, with both, for a state or a lake that another machine cannot reach."""
-    places = {"state": state, "lake": lake}
-    refuse_if(
+    reasons = [
         f"the {name} {place.root_uri} is a folder of this machine, which the nodes of a cluster cannot reach: "
         f"write s3://bucket/prefix"
-        for name, place in places.items()
+        for name, place in (("state", state), ("lake", lake))
         if place is not None and not place.is_remote
-    )
+    ]
+    refuse_if(reasons)
 
 
 def _not_an_object(name: str, uri: str) -> Iterator[str]:

@@ -187,7 +187,7 @@ def parse_price_list(body: bytes, where: str, today: date) -> PriceList:
     except ValidationError as error:
         raise Invalid(*(f"{where}: {reason}" for reason in sentences(error, PriceList))) from error
     reasons = _violations(prices, today)
-    refuse_if(f"{where}: {reason}" for reason in reasons)
+    refuse_if([f"{where}: {reason}" for reason in reasons])
     return prices
 
 
