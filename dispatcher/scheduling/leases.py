@@ -234,15 +234,19 @@ class Leases:
         return answers[0]
 
     def adopt(self, request: LeaseRequest) -> Lease:
-        """Takes a lease for sessions that run already, regardless of limits and order."""
+        """Takes a lease for sessions that run already, regardless of limits and order, unless they have one. One whose
+        end could not be written is none: it is written yet, or it was, and the answer was lost."""
         work, session_ids = work_of(request.mark), tuple(request.streams)
         new = self._lease(request, session_ids, self._clock.new_id())
 
-        def decide(before: LogState[LeaseState]) -> Sequence[LeaseAction]:
-            return [LeaseTaken(turn=new)] if before.state.lease_of(work, session_ids) is None else []
+        def held(state: LeaseState) -> Lease | None:
+            lease = state.lease_of(work, session_ids)
+            return None if lease is None or lease.turn_id in self._to_end else lease
 
-        existing = self.newest.lease_of(work, session_ids)
-        return existing or self._log.append(decide).after.state.lease_of(work, session_ids) or new
+        def decide(before: LogState[LeaseState]) -> Sequence[LeaseAction]:
+            return [LeaseTaken(turn=new)] if held(before.state) is None else []
+
+        return held(self.newest) or held(self._log.append(decide).after.state) or new
 
     def inherit(self, mark: MarkedJobRun, in_flight: Collection[str]) -> None:
         """Called after a claim of a job run that was claimed before: inherits leases of earlier claims that have a
