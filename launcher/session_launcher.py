@@ -148,18 +148,15 @@ class SessionLauncher:
         self._planners = planners
 
     def run(self, tasks: Sequence[SessionTask], control: Control) -> LeftOpen:
-        """Runs sessions of one job run, each through its next attempt, or passes it to `requeue`. One launch in flight
-        is watched: that of a bundle, or of one session alone; the others need a thread each.
+        """Runs sessions of one job run, each through its next attempt, or passes it to `requeue`. What is in flight is
+        one launch, that of a bundle or of one session alone, and is watched.
 
         Raises `Fenced` if another dispatcher has the job run, and `Unavailable` if the state's store does not answer.
         """
-        in_flight = [task for task in tasks if task.in_flight is not None]
-        if not in_flight:
+        watched = [task for task in tasks if task.in_flight is not None]
+        if not watched:
             return self._start(tasks, control)
-        watched = in_flight if in_flight[0].bundle_id is not None else in_flight[:1]
-        watched_ids = {task.session_id for task in watched}
-        others = [task for task in tasks if task.session_id not in watched_ids]
-        control.requeue([RunAgain(task.session_id, alone=task.in_flight is not None) for task in others])
+        control.requeue([RunAgain(task.session_id) for task in tasks if task.in_flight is None])
         left_open, not_settled = self._watch_in_flight(watched, control)
         if left_open is not LeftOpen.NONE or not not_settled:
             return left_open

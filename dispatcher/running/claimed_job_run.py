@@ -115,7 +115,9 @@ class ClaimedJobRun:
         return found
 
     def waiting(self, session: SessionState) -> WaitingSession:
-        """To start a session, or to watch it if it is in flight."""
+        """To start a session, or to watch it if it is in flight. One that was launched alone is watched alone, under a
+        lease of its own."""
+        launched_alone = session.in_flight is not None and session.bundle is None
         return WaitingSession(
             self.work,
             session.pin.session_id,
@@ -123,7 +125,7 @@ class ClaimedJobRun:
             stream_digest(session.pin.partition),
             self.mark.priority,
             self.accepted_at_ms,
-            may_share=not session.alone,
+            may_share=not session.alone and not launched_alone,
             on_spark=session.in_flight is not None and gone_worker(session.in_flight) is None,
             bundle=session.bundle if session.in_flight is not None else None,
         )

@@ -537,6 +537,28 @@ def test_a_successor_attaches_to_each_session_that_runs_alone(desk: Desk, days: 
     second.close()
 
 
+def test_a_session_that_a_successor_watches_alone_keeps_its_lease_when_another_one_ends(desk: Desk) -> None:
+    desk.large |= {"1", "2"}
+    first, last = threading.Event(), threading.Event()
+    held = iter([first, last])
+    desk.cluster.behaves = lambda job: Succeeds(next(held))
+    desk.append_days(DAYS, 2)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.tick_until(lambda: sum(job.attempt == 1 for job in desk.cluster.launched) == 2)
+    desk.controller.drain(0)
+    second = desk.second()
+    second.controller.tick()
+    first.set()
+    second.tick_until(lambda: any(each.end for each in second.job_run(job_run_id).sessions.values()))
+    second.tick_until(lambda: len(second.turns.now().turns) == 1)
+    (running,) = [key for key, each in second.job_run(job_run_id).sessions.items() if each.end is None]
+    leases = [each.session_ids for each in second.turns.now().turns.values()]
+    last.set()
+    second.run()
+    assert leases == [(running,)]
+    second.close()
+
+
 def test_sessions_that_ran_alone_and_vanished_with_their_machine_are_launched_again_once_each(desk: Desk) -> None:
     desk.large |= {"1", "2"}
     desk.cluster.behaves = lambda job: Hangs()
