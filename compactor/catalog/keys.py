@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha256
+from operator import attrgetter
 from typing import Annotated
 
 from compactor.model.clock import Clock
@@ -21,7 +22,7 @@ from compactor.storage.keys import Hex, Key, PartitionItems, Spelling, encode_pa
 _SUFFIXES = {each.file_suffix: each for each in ContentType}
 
 Suffix = Annotated[
-    ContentType, Spelling[ContentType]("|".join(_SUFFIXES), lambda each: each.file_suffix, _SUFFIXES.__getitem__)
+    ContentType, Spelling[ContentType]("|".join(_SUFFIXES), attrgetter("file_suffix"), _SUFFIXES.__getitem__)
 ]
 """A content type, as the suffix of a file's name."""
 
