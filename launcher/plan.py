@@ -109,7 +109,7 @@ def _plan(
         rows_per_round=run.max_rows_per_round,
         share_of_memory=share_of_memory,
     )
-    plan = plan_sized(measured, chosen.resources, chosen.sizing)
+    plan = plan_sized(measured, chosen.sizing)
     return plan.model_copy(update={"cluster": chosen.plan, "arithmetic": (*plan.arithmetic, *chosen.arithmetic)})
 
 
@@ -251,7 +251,7 @@ def _small(measured: MeasuredSession, alone: InOneProcess, hash_buckets_min: int
     run = measured.spec.job_run
     sizing = size_session(measured.size, here, run.hash_bucket_count, run.max_rows_per_round)
     store = expected_store_use(sizing.work, measured.size, sizing.hash_bucket_count)
-    return SmallSession(plan_sized(measured, here, sizing), 1, sizing.time.seconds, why, store)
+    return SmallSession(plan_sized(measured, sizing), 1, sizing.time.seconds, why, store)
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def _of_driver(sizing: Sizing) -> Iterator[Shortage]:
     # Counts are proportional to the hash buckets, the rest is not.
     without = 2 * needed - sizing.driver_bytes(files, hash_buckets=2 * sizing.hash_bucket_count)
     fitting = sizing.hash_bucket_count * (have - without) // max(needed - without, 1)
-    holds_index = rows_in_memory(sizing.task_memory_bytes, fitting, size.sort_values_bytes) > size.index_rows
+    holds_index = rows_in_memory(sizing.resources.task_memory_bytes, fitting, size.sort_values_bytes) > size.index_rows
     fewer = f"ask for at most {fitting:,} hash buckets (hash_bucket_count), " if holds_index else ""
     sources, buckets = counted(size.compacted_files + files, "source file"), counted(sizing.hash_bucket_count, "bucket")
     yield Shortage(

@@ -21,7 +21,7 @@ from compactor.planning.input_statistics import InputStatistics, statistics_of
 from compactor.planning.named_deltas import naming_deltas
 from compactor.planning.session_input import SessionInput, read_session_input
 from compactor.planning.session_streams import PendingWork, SessionStreams
-from compactor.planning.sizing import Resources, SessionSize, Sizing, predicted_time, size_session
+from compactor.planning.sizing import Resources, SessionSize, Sizing, predicted_time, scratch_of_a_round, size_session
 from compactor.planning.spec import DEFAULT_SORT_KEYS, FILES_MAX, JobRunSpec, KnownSchema, SessionPlan, SessionSpec
 from compactor.planning.table_terms import check_online
 from compactor.storage.concurrently import run_concurrently
@@ -200,7 +200,7 @@ def plan_measured(measured: MeasuredSession, resources: Resources, share_of_memo
         share_of_memory: of a task's memory that the plan takes: less after an attempt that ran out of memory"""
     run = measured.spec.job_run
     sizing = size_session(measured.size, resources, run.hash_bucket_count, run.max_rows_per_round, share_of_memory)
-    return plan_sized(measured, resources, sizing)
+    return plan_sized(measured, sizing)
 
 
 def is_idle(measured: MeasuredSession, plan: SessionPlan) -> bool:
@@ -208,19 +208,22 @@ def is_idle(measured: MeasuredSession, plan: SessionPlan) -> bool:
     return measured.size.only_rehash and plan.hash_bucket_count == measured.size.inherited_hash_bucket_count
 
 
-def plan_sized(measured: MeasuredSession, resources: Resources, sizing: Sizing) -> SessionPlan:
+def plan_sized(measured: MeasuredSession, sizing: Sizing) -> SessionPlan:
     """The plan of a session that was sized. Raises `Invalid` if it cannot fit these resources."""
     check_capacity(sizing)
     return SessionPlan.from_facts(
         measured,
         sizing,
-        resources,
+        sizing.resources,
+        expected_sla=sizing.expected_sla,
         predicted_seconds=sizing.time.seconds,
         arithmetic=(*measured.why, *sizing.arithmetic),
         expected_rows_written=sizing.work.rows_written,
         first_pass_share=sizing.time.first_pass_share,
         work_seconds=sizing.prediction.model.work_seconds,
         plain_work_seconds=_plain_work_seconds(sizing),
+        scratch_bytes_per_round=scratch_of_a_round(sizing.size, sizing.resources),
+        place=sizing.resources.place,
     )
 
 

@@ -260,7 +260,8 @@ def size_session(
     if rows_fit <= size.index_rows:
         raise Invalid(_index_does_not_fit(size, resources, hash_bucket_count))
     bounds = _bounds(size, resources, rows_fit, requested_rows_per_round)
-    return Sizing(size, resources, share_of_memory, hash_bucket_count, why, rows_fit, bounds)
+    max_rows = min(bounds.values())
+    return Sizing(size, resources, share_of_memory, hash_bucket_count, why, rows_fit, bounds, max_rows)
 
 
 @dataclass(frozen=True)
@@ -276,15 +277,8 @@ class Sizing:
     rows_fit: int
     bounds: dict[str, int]
     """The most delta rows of a round, by limit."""
-
-    @property
-    def task_memory_bytes(self) -> int:
-        """What a task may hold by this plan."""
-        return self.resources.task_memory_bytes
-
-    @property
-    def max_rows_per_round(self) -> int:
-        return min(self.bounds.values())
+    max_rows_per_round: int
+    """The least of these."""
 
     @cached_property
     def max_files_per_round(self) -> int:
@@ -292,7 +286,7 @@ class Sizing:
         driver_bytes = self.resources.driver_memory_bytes
         share_of_files = min(FILES_OF_A_WRITER / self.resources.tasks, 1.0)
         per_file = BYTES_PER_SOURCE_FILE + TASK_BYTES_PER_COUNT * self.hash_bucket_count * share_of_files
-        limits = [TASK_PLAN_SHARE * self.task_memory_bytes / per_file - self.size.compacted_files]
+        limits = [TASK_PLAN_SHARE * self.resources.task_memory_bytes / per_file - self.size.compacted_files]
         if driver_bytes is not None:
             room = DRIVER_MEMORY_SHARE * driver_bytes - self.driver_bytes(0)
             limits.append(room / max(self.driver_bytes(1) - self.driver_bytes(0), 1))
@@ -301,7 +295,7 @@ class Sizing:
     def driver_bytes(self, delta_files: int, hash_buckets: int | None = None) -> int:
         """What the driver holds, at the most, in a round of all compacted files and this many delta files. None: of the
         planned hash buckets."""
-        size, memory, buckets = self.size, self.task_memory_bytes, hash_buckets or self.hash_bucket_count
+        size, memory, buckets = self.size, self.resources.task_memory_bytes, hash_buckets or self.hash_bucket_count
         parts = parts_of(size.compacted_files, size.compacted_bytes, memory)
         parts += parts_of(delta_files, size.delta_bytes * delta_files // max(size.delta_files, 1), memory)
         files = size.compacted_files + delta_files
@@ -310,11 +304,6 @@ class Sizing:
     @property
     def driver_memory_needed(self) -> int:
         return ceil(self.driver_bytes(min(self.size.delta_files, FILES_PER_ROUND_MIN)) / DRIVER_MEMORY_SHARE)
-
-    @property
-    def scratch_bytes_per_round(self) -> int | None:
-        """None: not known."""
-        return scratch_of_a_round(self.size, self.resources)
 
     @property
     def rehash_scratch_bytes(self) -> int:
@@ -357,7 +346,7 @@ class Sizing:
         return tuple(self._sentences())
 
     def _sentences(self) -> Iterator[str]:
-        size, memory_bytes, width = self.size, self.task_memory_bytes, self.size.sort_values_bytes
+        size, memory_bytes, width = self.size, self.resources.task_memory_bytes, self.size.sort_values_bytes
         if self.share_of_memory < 1:
             yield f"planned with {self.share_of_memory:.0%} of a task's memory: {memory_bytes:,} bytes"
         rows, buckets = size.index_rows + size.delta_rows, counted(self.hash_bucket_count, "hash bucket")
@@ -383,7 +372,7 @@ class Sizing:
             yield self.resources.start_note
 
     def _round_sentences(self, buckets: str) -> Iterator[str]:
-        size, memory_bytes = self.size, self.task_memory_bytes
+        size, memory_bytes = self.size, self.resources.task_memory_bytes
         most = f"at most {self.max_rows_per_round:,} delta rows"
         yield f"{counted(self.rounds, 'round')} of {most}: {self._bound_phrase()}"
         yield self._scratch_sentence()

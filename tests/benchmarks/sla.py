@@ -265,7 +265,7 @@ def _run(run: JobRunSpec, lake: DeltaCatalog, engine: Engine) -> tuple[Sizing, S
     measured = measure_session(pinned.spec, lake)
     resources = replace(engine.resources(), start_seconds=0.0)
     sizing = size_session(measured.size, resources, run.hash_bucket_count, run.max_rows_per_round)
-    plan = plan_sized(measured, resources, sizing)
+    plan = plan_sized(measured, sizing)
     result = run_attempt(plan, lake, lake.store, engine, 1, SystemClock())
     return sizing, result, expected_store_use(sizing.work, measured.size, sizing.hash_bucket_count)
 

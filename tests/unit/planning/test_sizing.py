@@ -31,6 +31,7 @@ from compactor.planning.sizing import (
     predicted_time,
     rows_in_memory,
     scratch_bytes,
+    scratch_of_a_round,
     size_session,
     spare_scratch_bytes,
 )
@@ -220,12 +221,13 @@ def test_the_scratch_files_of_a_round_fit_with_the_index_that_it_absorbs(
 ) -> None:
     sizing = size_session(size, resources, None, None)
     rows, width = min(sizing.max_rows_per_round, size.delta_rows), size.sort_values_bytes
-    room = RoundLimits(sizing.task_memory_bytes, sizing.hash_bucket_count, sizing.scratch_bytes_per_round)
+    scratch = scratch_of_a_round(size, resources)
+    room = RoundLimits(resources.task_memory_bytes, sizing.hash_bucket_count, scratch)
     absorbed = room.rows_to_absorb(rows, size.index_rows + size.delta_rows - rows, width)
     if resources.scratch_bytes is None:
         return
     assert rows == 1 or scratch_bytes(rows, absorbed, width) <= SCRATCH_SHARE * resources.scratch_bytes
-    spare = spare_scratch_bytes(sizing.scratch_bytes_per_round)
+    spare = spare_scratch_bytes(scratch)
     assert spare is not None
     assert spare <= SPARE_SCRATCH_SHARE * resources.scratch_bytes
 
@@ -298,7 +300,7 @@ def test_two_billion_rows_on_two_cores_of_8_gib_are_several_rounds_of_many_tasks
 
 def test_a_plan_after_running_out_of_memory_takes_less_of_it() -> None:
     whole, half = (size_session(size(delta_rows=10**9), EIGHT_CORES, None, None, share) for share in (1.0, 0.5))
-    assert half.task_memory_bytes == whole.task_memory_bytes // 2
+    assert half.resources.task_memory_bytes == whole.resources.task_memory_bytes // 2
     assert half.hash_bucket_count in range(2 * whole.hash_bucket_count - 1, 2 * whole.hash_bucket_count + 1)
     assert "planned with 50% of a task's memory: 4,294,967,296 bytes" in half.arithmetic
     retried = size_session(size(delta_rows=10**9), EIGHT_CORES, 20, None, 0.5)
