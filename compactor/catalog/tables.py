@@ -44,7 +44,7 @@ from compactor.model.names import (
     LifecycleState,
     Operation,
     PartitionValues,
-    in_order,
+    by_values,
     no_such_partition,
     render_partition,
 )
@@ -438,11 +438,11 @@ class Table:
 
     def partitions(self) -> list[dict[str, str]]:
         """The partitions that have a stream, in the order of their values, without dropped ones."""
-        return in_order(self._listed())
+        return sorted(self._listed(), key=by_values)
 
     def partitions_even_dropped(self) -> list[dict[str, str]]:
         """The partitions that have or had a stream, in the order of their values."""
-        return in_order(self._with_log())
+        return sorted(self._with_log(), key=by_values)
 
     def dropped_partitions(self) -> list[dict[str, str]]:
         """The partitions that were dropped, and were not written since."""
@@ -466,7 +466,7 @@ class Table:
         """The partitions that may have something to compact into this table; None: the table has no news hints."""
         if not self.properties.news_hints:
             return None
-        return in_order(partitions_with_news(self._store, self.table_id))
+        return sorted(partitions_with_news(self._store, self.table_id), key=by_values)
 
     def each_partition(self, *, with_news: bool) -> Iterator[dict[str, str]]:
         """The partitions, in the order of the store: all, or, if the table has news hints, those that may have

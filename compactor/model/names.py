@@ -1,7 +1,7 @@
 """Names that all packages share: table ids, partition values, operations, states, virtual columns."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
@@ -101,9 +101,9 @@ def render_partition(partition: PartitionValues) -> str:
 PARTITIONS_NAMED_MAX = 3
 
 
-def in_order(partitions: Iterable[dict[str, str]]) -> list[dict[str, str]]:
-    """By their values."""
-    return sorted(partitions, key=lambda partition: tuple(partition.values()))
+def by_values(partition: PartitionValues) -> tuple[str, ...]:
+    """The key by which partitions are sorted."""
+    return tuple(partition.values())
 
 
 def no_such_partition(table_id: str, partition: PartitionValues, existing: Sequence[PartitionValues]) -> str:

@@ -14,7 +14,7 @@ from compactor.catalog.tables import DeltaCatalog, Table
 from compactor.kernels.sort_values import encoded_width
 from compactor.log.durable_log import LogState
 from compactor.model.errors import Invalid, refuse_if
-from compactor.model.names import ContentType, counted, in_order
+from compactor.model.names import ContentType, by_values, counted
 from compactor.planning.capacity import check_capacity
 from compactor.planning.destinations import check_destination
 from compactor.planning.input_statistics import InputStatistics, statistics_of
@@ -308,7 +308,7 @@ def streams_to_compact(run: JobRunSpec, source: Table) -> Iterator[dict[str, str
 def partitions_to_compact(run: JobRunSpec, source: Table) -> tuple[dict[str, str], ...]:
     """The partitions of a job run, in the order of their values: those that it names, or `streams_to_compact`."""
     if run.partitions is None:
-        return tuple(in_order(streams_to_compact(run, source)))
+        return tuple(sorted(streams_to_compact(run, source), key=by_values))
     _, reasons = source.look_up(run.partitions)
     refuse_if(reasons)
     return run.partitions

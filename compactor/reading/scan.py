@@ -26,7 +26,7 @@ from compactor.catalog.keys import TableFolder
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.stream_schema import nanosecond_columns, times_out_of_range
 from compactor.model.errors import Corrupt, Invalid, refuse_if
-from compactor.model.names import Operation, PartitionValues, counted, in_order
+from compactor.model.names import Operation, PartitionValues, by_values, counted
 from compactor.reading.excluded import (
     columns_of,
     guarantee_of_rows,
@@ -170,7 +170,8 @@ def partitions_of_table(store: ObjectStore, table: Table, *, even_dropped: bool)
 
     def partitions_named(names: Iterable[str]) -> list[dict[str, str]]:
         """A dropped table of this id may have had other keys: its partitions are left out."""
-        return in_order(each for each in decoded(names, decode_partition) if tuple(each) == table.partition_keys)
+        found = (each for each in decoded(names, decode_partition) if tuple(each) == table.partition_keys)
+        return sorted(found, key=by_values)
 
     with_log, with_files, hidden = run_concurrently(store.location, lambda listing: set(listing()), listings)
     if not with_log:

@@ -21,7 +21,7 @@ from compactor.catalog.tables import DeltaCatalog, Table
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Invalid, refuse_if
 from compactor.model.files import DataFile
-from compactor.model.names import Operation, in_order
+from compactor.model.names import Operation, by_values
 from compactor.planning.session_planner import (
     PinnedSession,
     StreamsRead,
@@ -131,7 +131,8 @@ def pin_sources(
     if listed is not None and len(listed) > STREAMS_PINNED_MAX:
         check_tables(run, lake, source)
         return PinnedSources((), clock.now_ms() + CLOCKS_APART_MS)
-    pinned = pin_sessions(run, lake, source, run.partitions if listed is None else tuple(in_order(listed)), read=read)
+    wanted = run.partitions if listed is None else sorted(listed, key=by_values)
+    pinned = pin_sessions(run, lake, source, wanted, read=read)
     if admission is not None:
         refuse_if(list(admission.file_refusals(run.lake, pinned)))
     return PinnedSources(pins(pinned))
