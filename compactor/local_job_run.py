@@ -8,7 +8,6 @@ The dispatcher does the same on many machines (`dispatcher/running/`); both writ
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,7 +24,7 @@ from compactor.events.session_events import publish_session
 from compactor.log_context import LOG, Logged, operator_log
 from compactor.model.background import SharedLoop
 from compactor.model.clock import Clock
-from compactor.model.errors import Conflict, Invalid, LithifyError, Unavailable, reason_of
+from compactor.model.errors import Conflict, Invalid, LithifyError, Unavailable
 from compactor.model.machine import usable_cores
 from compactor.model.names import render_partition
 from compactor.planning.session_planner import (
@@ -48,7 +47,7 @@ from compactor.sessions.bundle import shares_core
 from compactor.sessions.in_flight import refuse_beside_another
 from compactor.sessions.keys import JobRunFolder
 from compactor.sessions.session_journal import POLL_SECONDS, SessionJournal
-from compactor.sessions.session_log import Heartbeat, Listener, SessionProgress
+from compactor.sessions.session_log import Heartbeat, Listener, ProgressReporter
 from compactor.storage.concurrently import AT_ONCE, run_concurrently
 
 
@@ -140,11 +139,10 @@ class _Work:
         self._lake = lake
         self._clock = clock
         self._engine = engine
-        self._listener = listener
+        self._tell = ProgressReporter(listener)
         self._sink = sink
         self._attempts: Counter[str] = Counter()
         self._waits_for: dict[str, str] = {}
-        self._lock = threading.Lock()
 
     def run_all(self, sessions: Sequence[PinnedSession], engines: _Engines, *, as_pinned: bool) -> None:
         """`as_pinned`: they were pinned just now, their logs are not read again."""
@@ -161,10 +159,9 @@ class _Work:
         def run_one(
             session: PinnedSession, ready: Callable[[], tuple[SessionPlan, Engine]], beats: SharedLoop | None = None
         ) -> None:
-            on_heartbeat = self._listener_of(session, numbers[_id(session)], len(at_work))
+            on_heartbeat = partial(self._tell, numbers[_id(session)], len(at_work), session.spec.partition)
             on_heartbeat(None)
-            is_beside_others = plans[_id(session)].side_by_side
-            self._run_one(session, ready, on_heartbeat, beats, is_beside_others=is_beside_others)
+            self._run_one(session, ready, on_heartbeat, beats, is_beside_others=plans[_id(session)].side_by_side)
 
         # Starting a thread takes as long as a small session's commit.
         with SharedLoop("heartbeats", POLL_SECONDS) as beats:
@@ -239,7 +236,7 @@ class _Work:
             if self._waits_for.get(_id(session)) != reason:
                 self._waits_for[_id(session)] = reason
                 operator_log("session_waits", session_id=_id(session), reason=reason)
-                self._tell(SessionProgress(number, len(blocked), session.spec.partition, None, waits_for=reason))
+                self._tell(number, len(blocked), session.spec.partition, None, waits_for=reason)
 
     def say_how_to_wait(self, sessions: Sequence[PinnedSession], wait_seconds: float) -> None:
         waited = (
@@ -247,19 +244,6 @@ class _Work:
         )
         for session in self.blocked(sessions):
             self.failed[_id(session)] = Conflict(f"{self.failed[_id(session)]}; {waited}")
-
-    def _listener_of(self, session: PinnedSession, number: int, sessions: int) -> Callable[[Heartbeat | None], None]:
-        return lambda beat: self._tell(SessionProgress(number, sessions, session.spec.partition, beat))
-
-    def _tell(self, progress: SessionProgress) -> None:
-        """One call at a time, since sessions may run side by side."""
-        if self._listener is None:
-            return
-        try:
-            with self._lock:
-                self._listener(progress)
-        except Exception as error:  # noqa: BLE001  (who cannot listen stops no session)
-            LOG.warning("progress_listener_failed", reason=reason_of(error))
 
 
 class _Engines(ExitStack):

@@ -4,6 +4,7 @@ The dispatcher reads both. It writes here only commits of an attempt whose proce
 a session share one log: an attempt that sees a later attempt's start has been superseded and stops (`Fenced`).
 """
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Protocol, assert_never
@@ -12,9 +13,10 @@ from pydantic import Field, TypeAdapter
 
 from compactor.log.durable_log import DurableLog, LogFormat
 from compactor.log.small_states import small_checkpoint
+from compactor.log_context import LOG
 from compactor.model.counts import RowCounts
 from compactor.model.document import Document
-from compactor.model.errors import ErrorKind
+from compactor.model.errors import ErrorKind, reason_of
 from compactor.model.names import PartitionValues, counted
 from compactor.planning.session_streams import READ_FOOTERS, READ_LOG_ENTRIES
 from compactor.planning.spec import SessionResult
@@ -182,3 +184,23 @@ class SessionProgress:
 
 Listener = Callable[[SessionProgress], None]
 """Called from any thread; must return quickly. Its errors are logged and have no other effect."""
+
+
+class ProgressReporter:
+    """Tells a listener (None: nobody listens) the fields of a `SessionProgress`, one call at a time: sessions may run
+    side by side."""
+
+    def __init__(self, listener: Listener | None) -> None:
+        self._listener = listener
+        self._lock = threading.Lock()
+
+    def __call__(
+        self, number: int, sessions: int, of: PartitionValues, beat: Heartbeat | None, waits_for: str | None = None
+    ) -> None:
+        if self._listener is None:
+            return
+        try:
+            with self._lock:
+                self._listener(SessionProgress(number, sessions, of, beat, waits_for))
+        except Exception as error:  # noqa: BLE001  (who cannot listen stops no session)
+            LOG.warning("progress_listener_failed", reason=reason_of(error))
