@@ -348,15 +348,9 @@ def _moved_together(column: _Column, kept: npt.NDArray[np.bool_]) -> _Column:
     return column[:filled]
 
 
-def read_bucket(
-    location: StoreLocation,
-    files: Sequence[IndexFile],
-    sort_columns: Sequence[SortColumn],
-    hash_bucket_count: int | None = None,
-) -> IndexRows:
-    """The index entries of one bucket, over all runs: live rows and tombstones, sorted by digest."""
-    segments = open_bucket(location, files, hash_bucket_count)
-    rows, _ = overlay([IndexPart(segment) for segment in segments], sort_columns)
+def read_bucket(location: StoreLocation, files: Sequence[IndexFile]) -> IndexRows:
+    """The live rows and tombstones of one bucket, over all runs, sorted by digest; without their sort values."""
+    rows, _ = overlay([IndexPart(segment) for segment in open_bucket(location, files)], ())
     return without_void(rows)
 
 

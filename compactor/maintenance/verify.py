@@ -127,7 +127,7 @@ class _Index:
         compacted = self._compacted
         for bucket in sorted({file.hash_bucket for file in compacted.index_files}):
             of_bucket = [file for file in compacted.index_files if file.hash_bucket == bucket]
-            rows = read_bucket(self._stream.location, of_bucket, ())
+            rows = read_bucket(self._stream.location, of_bucket)
             if not self._is_checked:
                 self._check(bucket, rows, problems)
             pieces.append(rows.take(np.flatnonzero(np.isin(rows.file_numbers, files))))

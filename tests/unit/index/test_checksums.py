@@ -60,7 +60,7 @@ def test_the_log_records_the_checksums_of_the_bytes_that_were_written(location: 
     assert file.pointers is not None
     recorded = [file.crc32, file.pointers.crc32]
     assert recorded == [zlib.crc32(path_of(location, path).read_bytes()) for path in file.paths]
-    assert len(read_bucket(location, [file], ())) == ROWS
+    assert len(read_bucket(location, [file])) == ROWS
 
 
 @pytest.mark.parametrize("damaged", [0, 1], ids=["its digests", "its pointers"])

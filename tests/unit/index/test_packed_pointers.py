@@ -97,7 +97,7 @@ def test_pointers_take_the_bytes_of_the_greatest_and_come_back(
         assert segment.file_numbers.tolist() == file_numbers
         assert segment.row_indices.tolist() == row_indices
         assert segment.row_indices_at(np.array([1, 2])).tolist() == row_indices[1:]
-        assert read_bucket(location, [file], ()).row_indices.tolist() == [
+        assert read_bucket(location, [file]).row_indices.tolist() == [
             row for row, number in zip(row_indices, file_numbers, strict=True) if number != -1
         ]
 
