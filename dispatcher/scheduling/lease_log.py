@@ -270,9 +270,7 @@ def over_session_limit(
     return None
 
 
-def over_cluster_limit(
-    state: LeaseState, demand: Demand, limits: Limits, turn_id: str | None = None
-) -> QuotaExceeded | None:
+def over_cluster_limit(state: LeaseState, demand: Demand, limits: Limits, turn_id: str | None) -> QuotaExceeded | None:
     """A limit on clusters or vCPUs that is reached, without the share of lease `turn_id`; None: there is room."""
     if not demand.vcpus:
         return None
