@@ -19,7 +19,7 @@ from compactor.catalog.keys import CompactedFilePath
 from compactor.engine.protocol import Engine
 from compactor.index.keys import IndexFilePath, IndexPointersPath
 from compactor.log.durable_log import DurableLog
-from compactor.maintenance.garbage import DATA_KEYS
+from compactor.maintenance.named_files import DATA_KEYS
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.counts import SortKey
 from compactor.model.names import Operation, SortOrder

@@ -35,28 +35,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
-from typing import assert_never
 
 from compactor.catalog.actions import (
     DeltaAdded,
-    DeltaRetracted,
-    DeltasRetired,
     DeltasTaken,
     IndexRehashed,
-    RestoredSide,
     RoundCommitted,
     SessionPlanAnnounced,
     SessionPlanEnded,
-    StreamAction,
-    StreamDropped,
-    StreamRestored,
-    StreamVersionCreated,
-    StreamVersionDeprecated,
-    StreamVersionReleased,
 )
 from compactor.catalog.definition import TableDefinition
 from compactor.catalog.keys import (
-    CompactedFilePath,
     DeltaFilePath,
     NewsHint,
     OpenFilePath,
@@ -68,8 +57,15 @@ from compactor.catalog.keys import (
 from compactor.catalog.properties import GRACE_SECONDS
 from compactor.catalog.snapshot import ReadPoint, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
-from compactor.index import keys as index_keys
 from compactor.log.durable_log import LogState
+from compactor.maintenance.named_files import (
+    CLOCKS_DIFFER_MS,
+    DATA_KEYS,
+    FilesOfEarlierRounds,
+    keeps_deltas,
+    paths_of_action,
+    paths_of_snapshot,
+)
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Invalid
@@ -135,10 +131,6 @@ ENTRIES_TO_A_CHECKPOINT = 32
 
 IDS_AHEAD_MS = 86_400_000
 """Time by which an append id may be ahead of this clock, and is still taken for one that begins with a time."""
-
-CLOCKS_DIFFER_MS = 3_600_000
-"""Time by which two clocks of one store, or of a writer and the store, may differ. Generous: it costs the entries of so
-long."""
 
 
 def find_garbage(
@@ -344,42 +336,44 @@ class _Search:
             if not self._logged:
                 sorted_out.keep(list(sorted_out.old))
             return
-        for paths in self._paths_in_reach(stream):
+        for paths in self._paths_in_reach(stream, sorted_out):
             sorted_out.keep(self._keys(paths))
             if not sorted_out.old:
                 return
 
-    def _paths_in_reach(self, stream: PartitionStream) -> Iterator[Iterable[str]]:
+    def _paths_in_reach(self, stream: PartitionStream, sorted_out: SortedOut) -> Iterator[Iterable[str]]:
         """What the log has named since the time, and at the entries that readers of the published table may see."""
         newest = stream.log.newest
         begin = stream.log.entry_number_at(self._named_since_ms, newest)
         first, last = self._published.entries.get(encode_partition(stream.partition), (0, 0))
-        yield from self._paths_between(stream, begin, newest)
+        yield from self._paths_between(stream, begin, newest, sorted_out)
         if 0 < first < begin:
-            yield from self._paths_between(stream, first, stream.load(as_of=min(last, begin)))
+            yield from self._paths_between(stream, first, stream.load(as_of=min(last, begin)), sorted_out)
 
     def _paths_between(
-        self, stream: PartitionStream, begin: int, end: LogState[StreamSnapshot]
+        self, stream: PartitionStream, begin: int, end: LogState[StreamSnapshot], sorted_out: SortedOut
     ) -> Iterator[Iterable[str]]:
         """What is named at entry `begin`, at `end`, and by the entries between them that may name another old file.
 
         Where every delta of these entries is named at the end, only rounds and rehashes name others. Each of them began
         after the entry of the one before it, of which it has the read point (`catalog/transaction.py`): so did its
-        files, but those that the one before it named. None of them is old after the first such entry that the store
-        has since the grace period.
+        files, but those that the one before it named. So none of them names a file that was written before the last
+        round up to `begin`, and none of them is old after the first such entry that the store has since the grace
+        period.
         """
         earlier = self._state_at(stream, begin)
+        of_rounds = FilesOfEarlierRounds.of(earlier, end.state, sorted_out.old, self._root)
         yield paths_of_snapshot(earlier)
         yield paths_of_snapshot(end.state)
-        keeps_deltas = _keeps_deltas(earlier, end.state)
-        if keeps_deltas and ReadPoint.of(earlier) == ReadPoint.of(end.state):
+        keeps = keeps_deltas(earlier, end.state)
+        if keeps and (ReadPoint.of(earlier) == ReadPoint.of(end.state) or sorted_out.is_all(of_rounds.has)):
             return
         young_ms = self._since_ms + CLOCKS_DIFFER_MS
         for entry in stream.log.entries_between(begin + 1, end.entry_number, self._entries_at_once):
-            yield from map(_paths_of_action, entry.actions)
+            yield from map(paths_of_action, entry.actions)
             is_compacted = any(isinstance(action, RoundCommitted | IndexRehashed) for action in entry.actions)
             is_young = is_compacted and entry.at_ms >= young_ms and stream.log.stored_at_ms(entry.number) >= young_ms
-            if is_young and keeps_deltas:
+            if keeps and (is_young or (is_compacted and sorted_out.is_all(of_rounds.has))):
                 return
 
     def _state_at(self, stream: PartitionStream, begin: int) -> StreamSnapshot:
@@ -445,6 +439,9 @@ class SortedOut:
             if file is not None:
                 self._keep(file)
 
+    def is_all(self, is_garbage: Callable[[ObjectEntry], bool]) -> bool:
+        return all(map(is_garbage, self.old.values()))
+
     def _keep(self, file: ObjectEntry) -> None:
         self.kept_files += 1
         self.kept_bytes += file.size_bytes
@@ -489,7 +486,6 @@ def _published_garbage(
 _KEPT_IF_NAMED = (DeltaVectorPath, IcebergMetadata, IcebergManifestList, IcebergManifest, IcebergDeletes)
 
 
-DATA_KEYS = (DeltaFilePath, CompactedFilePath, OpenFilePath, *index_keys.KEYS)
 KEYS = (*DATA_KEYS, NewsHint, *publishing_keys.KEYS)
 """Keys of all objects of a table but logs."""
 
@@ -503,52 +499,4 @@ def _is_of_an_append(key: str) -> bool:
     return is_unfinished(key) or DeltaFilePath.parse_or_none(key) is not None
 
 
-def _keeps_deltas(earlier: StreamSnapshot, later: StreamSnapshot) -> bool:
-    """Whether the later snapshot of a log has every delta that was added since the earlier one."""
-    for version, source in later.sources.items():
-        left = [each.position for each in source.retracted]
-        left += [] if source.retired is None else [source.retired.position]
-        known = earlier.sources[version].last_position if version in earlier.sources else None
-        if left and (known is None or max(left) > known):
-            return False
-    return earlier.reset == later.reset
-
-
 _ONLY_ADDS = (DeltaAdded, DeltasTaken, SessionPlanAnnounced, SessionPlanEnded)
-
-
-def paths_of_snapshot(snapshot: StreamSnapshot) -> list[str]:
-    paths = [path for source in snapshot.sources.values() for path in source.deltas.paths()]
-    if snapshot.compacted is not None:
-        paths += [file.path for file in snapshot.compacted.files.values()]
-        paths += [path for file in snapshot.compacted.index_files for path in file.paths]
-        paths += [vector.path for vector in snapshot.compacted.deletion_vectors]
-    return paths
-
-
-def _paths_of_side(restored: RestoredSide) -> list[str]:
-    paths = [file.path for file in restored.files]
-    paths += [path for file in restored.index_files for path in file.paths]
-    return paths + [vector.path for vector in restored.deletion_vectors]
-
-
-def _paths_of_action(action: StreamAction) -> list[str]:
-    match action:
-        case DeltaAdded():
-            return [file.path for file in action.files]
-        case RoundCommitted():
-            paths = [file.path for file in action.files_added]
-            paths += [path for file in action.index_files for path in file.paths]
-            return paths + [vector.path for vector in action.deletion_vectors]
-        case IndexRehashed():
-            return [path for file in action.index_files for path in file.paths]
-        case StreamVersionCreated() | StreamVersionReleased() | StreamVersionDeprecated():
-            return []
-        case DeltaRetracted() | DeltasTaken() | DeltasRetired():
-            return []
-        case SessionPlanAnnounced() | SessionPlanEnded() | StreamDropped():
-            return []
-        case StreamRestored():
-            return [] if action.compacted is None else _paths_of_side(action.compacted)
-        case _:
-            assert_never(action)

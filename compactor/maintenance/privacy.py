@@ -50,7 +50,7 @@ from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
 from compactor.log.durable_log import Entry
 from compactor.log.keys import EntryObject, ListsObject
-from compactor.maintenance.garbage import DATA_KEYS, paths_of_snapshot
+from compactor.maintenance.named_files import DATA_KEYS, paths_of_snapshot
 from compactor.maintenance.retirement import retention_of
 from compactor.maintenance.searched_key import (
     KeyValues,

@@ -32,7 +32,8 @@ import pyarrow as pa
 from compactor.catalog.compact_when import CompactWhen
 from compactor.catalog.stream import PartitionStream
 from compactor.log import checkpoints
-from compactor.maintenance.garbage import find_garbage, paths_of_snapshot
+from compactor.maintenance.garbage import find_garbage
+from compactor.maintenance.named_files import paths_of_snapshot
 from compactor.model.errors import LithifyError, Unavailable
 from compactor.planning.cluster_plan import Cost
 from compactor.planning.due import Expected

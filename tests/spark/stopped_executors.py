@@ -40,7 +40,7 @@ from compactor.engine.java_home import find_java_home
 from compactor.engine.settings import JOB_SETTINGS, LOCAL_SETTINGS
 from compactor.index.keys import IndexFilePath
 from compactor.lake import Table
-from compactor.maintenance.garbage import DATA_KEYS
+from compactor.maintenance.named_files import DATA_KEYS
 from compactor.maintenance.verify import verify
 from compactor.model.names import Operation
 from compactor.storage.keys import parse_any

@@ -18,7 +18,7 @@ from compactor.catalog.keys import CompactedFilePath, DeltaFilePath
 from compactor.engine.protocol import Engine
 from compactor.index.keys import DeletionVectorPath, IndexFilePath
 from compactor.lake import Table
-from compactor.maintenance.garbage import DATA_KEYS
+from compactor.maintenance.named_files import DATA_KEYS
 from compactor.maintenance.verify import verify
 from compactor.model.errors import Corrupt, Invalid, Unavailable
 from compactor.steps import materialize, output_files, parts

@@ -10,16 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compactor.catalog import appending
-from compactor.catalog.actions import DeltaAdded, RestoredSide, StreamRestored, StreamVersionCreated
+from compactor.catalog.actions import DeltaAdded, RestoredSide, RoundCommitted, StreamRestored, StreamVersionCreated
 from compactor.catalog.keys import CompactedFilePath, DeltaFilePath, TableFolder
 from compactor.catalog.snapshot import CompactedStream, ReadPoint
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.transaction import commit
-from compactor.index.keys import IndexFilePath
+from compactor.index.keys import DeletionVectorPath, IndexFilePath
 from compactor.log.keys import EntryObject
-from compactor.maintenance.garbage import find_garbage, paths_of_snapshot
+from compactor.maintenance.garbage import find_garbage
+from compactor.maintenance.named_files import paths_of_snapshot
 from compactor.maintenance.retirement import Retirement, StreamRetirement, retention_of
-from compactor.model.files import DataFile, IndexFile
+from compactor.model.files import DataFile, DeletionVector, IndexFile
 from compactor.model.names import ContentType, LifecycleState, Operation
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectEntry
@@ -108,7 +109,8 @@ class Story:
         self.stream.log.append(lambda _: [*created, delta])
 
     def round(self, hours: float = 0.0, *, fails: bool = False) -> None:
-        """Another writer appends, and every third time another round is first. It replaces all files but the last."""
+        """Another writer appends, and every third time another round is first. It replaces all files but the last, of
+        which it marks a row dead."""
         snapshot = self.stream.load().state
         read_point, commit_id = ReadPoint.of(snapshot), self.clock.new_id()
         compacted = snapshot.compacted
@@ -116,13 +118,15 @@ class Story:
         removed = [] if compacted is None else sorted(compacted.files)[:-1]
         files = [self._compacted_file(commit_id, first + number) for number in range(2)]
         kept = () if compacted is None else compacted.index_files[-1:]
-        index = (*kept, self._index_file(snapshot.last_index_version + 1, commit_id))
+        index = (*kept, self.index_file(snapshot.last_index_version + 1, commit_id))
+        vectors = [] if compacted is None else [self.vector(commit_id, max(compacted.files))]
         self.clock.sleep(hours * HOUR / 2)
         self.append()
         if int(hours) % 3 == 2:
             self.round()
         self.clock.sleep(hours * HOUR / 2)
-        action = a_round(self.stream, commit_id, files, removed).model_copy(update={"index_files": index})
+        action = a_round(self.stream, commit_id, files, removed)
+        action = action.model_copy(update={"index_files": index, "deletion_vectors": tuple(vectors)})
         if not fails:
             commit(self.stream, action, read_point)
 
@@ -131,7 +135,7 @@ class Story:
         if snapshot.compacted is None:
             return
         commit_id, read_point = self.clock.new_id(), ReadPoint.of(snapshot)
-        index = self._index_file(snapshot.last_index_version + 1, commit_id)
+        index = self.index_file(snapshot.last_index_version + 1, commit_id)
         self.clock.sleep(hours * HOUR)
         commit(self.stream, a_rehash(self.stream, commit_id).model_copy(update={"index_files": (index,)}), read_point)
 
@@ -153,10 +157,15 @@ class Story:
         self.store.put_if_absent(key, b"")
         return DataFile(file_number=number, path=key, content_type=_PARQUET, rows=1, size_bytes=1)
 
-    def _index_file(self, version: int, commit_id: str) -> IndexFile:
+    def index_file(self, version: int, commit_id: str) -> IndexFile:
         key = IndexFilePath(self.stream.folder, version, commit_id, 0, 0, "0a").key
         self.store.put_if_absent(key, b"")
         return IndexFile(hash_bucket=0, run=version, part=0, path=key, rows=1, size_bytes=1)
+
+    def vector(self, commit_id: str, number: int) -> DeletionVector:
+        key = DeletionVectorPath(self.stream.folder, commit_id, number, "0a").key
+        self.store.put_if_absent(key, b"")
+        return DeletionVector(file_number=number, path=key, rows=1, size_bytes=1)
 
     # -- what is garbage
 
@@ -285,6 +294,81 @@ def entries_read(story: Story) -> int:
     return sum(verb == "read" and "/log/0" in key for verb, key in story.store.requests)
 
 
+def rounds_until_the_grace_period(story: Story, minutes_of_a_round: int) -> None:
+    """Every half an hour one, a delta each minute; the grace period begins an hour and a half before the last of all
+    entries, ten minutes after a round began."""
+    for number in range(6):
+        story.round(minutes_of_a_round / 60)
+        for _ in range(30 - minutes_of_a_round):
+            story.append()
+            story.clock.sleep(60)
+        if number == 2:
+            since_ms = story.clock.now_ms() + 10 * 60_000
+    story.clock.set_ms(since_ms + GRACE_SECONDS * 1_000)
+
+
+def test_no_entry_of_the_grace_period_is_read_where_no_round_was_under_way_at_its_begin() -> None:
+    story = Story()
+    rounds_until_the_grace_period(story, 0)
+    assert story.found(None) == story.expected(None) != set()
+    assert entries_read(story) <= 31 + 10  # those after the newest checkpoint, and those around the begin
+
+
+def test_entries_are_read_up_to_the_round_that_was_under_way_when_the_grace_period_began() -> None:
+    story = Story()
+    rounds_until_the_grace_period(story, 20)
+    under_way = story.expected(None)
+    assert under_way
+    assert entries_read(story) <= 31 + 10 + 32  # read together
+    assert story.found(None) == under_way
+
+
+@pytest.mark.parametrize("kind", ["another writer's", "compacted", "index", "vector"])
+def test_a_file_of_a_later_round_stays_whatever_its_name_or_its_time_says(kind: str) -> None:
+    """Another writer's names count nothing; of the others the store's clock went back half an hour."""
+    story = Story()
+    for _ in range(3):
+        story.round()
+        story.clock.sleep(HOUR / 2)
+    began_ms = story.clock.now_ms()
+    story.round()
+    story.clock.sleep(60)
+    at, commit_id = _now(story), story.clock.new_id()
+    if kind != "another writer's":
+        story.clock.set_ms(began_ms - HOUR // 2 * 1_000)
+    action, key = _round_with_one_file(story, kind, commit_id)
+    story.clock.set_ms(began_ms + 10 * 60_000)
+    since_ms = story.clock.now_ms()
+    story.clock.sleep(60)
+    commit(story.stream, action, at)
+    story.clock.sleep(60)
+    story.round()
+    story.round()
+    story.clock.set_ms(since_ms + GRACE_SECONDS * 1_000)
+    assert key not in story.found(None)
+    assert story.found(None) == story.expected(None) != set()
+
+
+def _now(story: Story) -> ReadPoint:
+    return ReadPoint.of(story.stream.load().state)
+
+
+def _round_with_one_file(story: Story, kind: str, commit_id: str) -> tuple[RoundCommitted, str]:
+    compacted = story.stream.load().state.compacted
+    assert compacted is not None
+    action, number = a_round(story.stream, commit_id), compacted.next_file_number
+    if kind == "index":
+        index = story.index_file(compacted.index_version + 1, commit_id)
+        return action.model_copy(update={"index_files": (index,)}), index.path
+    if kind == "vector":
+        vector = story.vector(commit_id, max(compacted.files))
+        return action.model_copy(update={"deletion_vectors": (vector,)}), vector.path
+    key = CompactedFilePath(story.stream.folder, 1, commit_id, number if kind == "compacted" else 1, _PARQUET, "0a").key
+    story.store.put_if_absent(key, b"")
+    added = DataFile(file_number=number, path=key, content_type=_PARQUET, rows=1, size_bytes=1)
+    return action.model_copy(update={"files_added": (added,)}), key
+
+
 @pytest.mark.parametrize("rounds", [0, 10])
 def test_entries_after_the_first_round_of_the_retention_are_not_read(rounds: int) -> None:
     """300 deltas come after it; with no round, nothing has left the stream since."""
@@ -299,7 +383,7 @@ def test_entries_after_the_first_round_of_the_retention_are_not_read(rounds: int
             story.round()
     for _ in range(300 if not rounds else 0):
         story.append()
-    assert entries_read(story) <= 64 + 32 + 20
+    assert entries_read(story) <= 32 + 32 + 20
     assert story.stream.load().entry_number > 300
 
 
