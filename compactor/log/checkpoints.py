@@ -230,9 +230,9 @@ class CheckpointFolder(Generic[StateT]):
     def _nearest_shared(
         self, form: SharedCheckpoint[StateT], as_of: int | None, hinted: int
     ) -> LogState[StateT] | None:
-        head = self._read_head(hinted)
-        if head is not None:
-            kept = [hinted, *(each.entry_number for each in reversed(head.earlier))]
+        found_head = self._hinted_head(hinted)
+        if found_head is not None:
+            kept = [hinted, *(each.entry_number for each in reversed(found_head[0].earlier))]
             found = self._first_restored(form, (number for number in kept if as_of is None or number <= as_of))
             if found is not None or not self._is_broken:
                 return found
@@ -249,9 +249,10 @@ class CheckpointFolder(Generic[StateT]):
 
     def _first_restored(self, form: SharedCheckpoint[StateT], entry_numbers: Iterator[int]) -> LogState[StateT] | None:
         for entry_number in entry_numbers:
-            head = self._read_head(entry_number)
-            if head is None:
+            read = self._read_head(entry_number)
+            if read is None:
                 continue
+            head, _ = read
             try:
                 return LogState(entry_number, form.restore(head.state, self._read_series(head)), head.at_ms)
             except _unreadable() as error:
@@ -281,9 +282,16 @@ class CheckpointFolder(Generic[StateT]):
             self._small.append((piece.name, table))
         return table
 
-    def _read_head(self, entry_number: int) -> CheckpointHead | None:
+    def _hinted_head(self, entry_number: int) -> tuple[CheckpointHead, int] | None:
+        """The newest one, as `_read_head` returns it; it is remembered."""
+        found = self._read_head(entry_number)
+        self._last_head = found or self._last_head
+        return found
+
+    def _read_head(self, entry_number: int) -> tuple[CheckpointHead, int] | None:
+        """With its size."""
         if self._last_head is not None and self._last_head[0].entry_number == entry_number:
-            return self._last_head[0]
+            return self._last_head
         key = CheckpointObject.head(self._folder, entry_number).key
         body = self._store.read(key)
         if body is None:
@@ -296,8 +304,7 @@ class CheckpointFolder(Generic[StateT]):
             self._is_broken = True
             LOG.warning("checkpoint_unreadable", log=self._folder, checkpoint=key, reason=str(error))
             return None
-        self._last_head = head, len(body)
-        return head
+        return head, len(body)
 
     def _listed_heads(self) -> Iterator[int]:
         for entry in self._store.list(CheckpointObject.prefix(self._folder)):
@@ -401,9 +408,7 @@ class CheckpointFolder(Generic[StateT]):
 
     def _head_to_share_with(self, hinted: int | None) -> tuple[CheckpointHead, int] | None:
         """The head that the hint names, and its size; None: there is none, or it is damaged."""
-        if hinted is None or self._is_broken or self._read_head(hinted) is None:
-            return None
-        return self._last_head
+        return None if hinted is None or self._is_broken else self._hinted_head(hinted)
 
     def _write_hint(self, entry_number: int) -> None:
         self._store.overwrite(self._hint_key, _Hint(entry_number=entry_number).render())
@@ -411,12 +416,13 @@ class CheckpointFolder(Generic[StateT]):
     # -- garbage
 
     def unneeded(self) -> Iterator[ObjectEntry]:
-        """Objects of checkpoints of the shared form that the newest head does not name. They include objects of active
-        writers: only old ones may be deleted."""
-        hinted = self._read_hint()
-        head = self._read_head(hinted) if hinted is not None else None
-        if head is None:
+        """Objects of checkpoints of the shared form that the newest known head does not name. They include objects of
+        active writers, and of newer heads: only old ones may be deleted."""
+        hinted = self._read_hint() if self._last_head is None else None
+        newest = self._last_head if hinted is None else self._hinted_head(hinted)
+        if newest is None:
             return
+        head, _ = newest
         heads = [head.entry_number, *(each.entry_number for each in head.earlier)]
         needed = {CheckpointObject.head(self._folder, number).key for number in heads}
         names = [piece.name for piece in head.pieces] + [piece.name for piece in head.earlier_pieces]
@@ -522,14 +528,20 @@ def _kept(
     head: CheckpointHead, earlier: Sequence[EarlierCheckpoint], pieces: Sequence[EarlierPiece]
 ) -> list[EarlierCheckpoint]:
     """The kept checkpoints, while bytes suffice: of each doubling of the distance from the newest the earliest, 8 at
-    which pieces were merged, and 8 beside the multiples."""
-    earliest: dict[tuple[bool, int], EarlierCheckpoint] = {}
+    which pieces were merged, and 8 beside the multiples, with the multiple just before one."""
+    earliest: dict[tuple[str, int], EarlierCheckpoint] = {}
+    numbers = {head.entry_number, *(each.entry_number for each in earlier)}
     for each in reversed(earlier):
-        distance = (head.entry_number - each.entry_number).bit_length()
+        number = each.entry_number
+        distance = (head.entry_number - number).bit_length()
         step = max(MERGED_ENTRIES, (1 << distance) // 16)
-        if each.entry_number % step == 0 or each.entry_number % CHECKPOINT_ENTRIES:
-            earliest[each.entry_number % step == 0, each.entry_number // step] = each
-        earliest[False, -distance] = each
+        if number % step == 0:
+            earliest["merged", number // step] = each
+        if number % CHECKPOINT_ENTRIES:
+            earliest["beside", number // step] = each
+        elif number + 1 in numbers:
+            earliest["just before", number // step] = each
+        earliest["distance", distance] = each
     chosen = sorted(set(earliest.values()), key=lambda each: -each.entry_number)
     # The list of earlier checkpoints is part of the newest head, and short.
     one = len(head.render()) + sum(piece.size_bytes for piece in head.pieces)

@@ -292,8 +292,9 @@ class DurableLog(Generic[StateT, ActionT]):
 
     def check_whole(self, log_state: LogState[StateT]) -> None:
         """Raises `Corrupt` if this fold of the log lacks something that was written: if entry 1 is missing, or if
-        entries come after the missing one at which it ends. Takes two requests."""
-        if log_state.entry_number and self._store.read(self._entries.key(1)) is None:
+        entries come after the missing one at which it ends. Takes two requests, one if entry 1 was read."""
+        has_first = not log_state.entry_number or 1 in self._times_ms
+        if not has_first and self._store.read(self._entries.key(1)) is None:
             raise _lacks(self.folder, 1)
         after = self._entries.key(log_state.entry_number) if log_state.entry_number else None
         listed = next(iter(self._store.list(f"{self.folder}/", after)), None)
@@ -393,7 +394,8 @@ class DurableLog(Generic[StateT, ActionT]):
         self._checkpoints.write(log_state)
 
     def keep_checkpoint(self, log_state: LogState[StateT]) -> None:
-        """Writes this fold as a checkpoint, beside the multiples, for somebody who needs it much later."""
+        """Writes this fold as a checkpoint, beside the multiples, for somebody who needs it much later. One at a
+        multiple is there: it is kept if the one of the next entry is."""
         if log_state.entry_number > MERGED_ENTRIES and log_state.entry_number % self._format.checkpoint_entries:
             self._write_if_possible(log_state)
 

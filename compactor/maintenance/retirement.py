@@ -27,7 +27,7 @@ from compactor.catalog.properties import GRACE_SECONDS
 from compactor.catalog.retired import refused_until_ms
 from compactor.catalog.snapshot import CompactedStream, Reset, SourceStream, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
-from compactor.log.durable_log import LogState
+from compactor.log.durable_log import CHECKPOINT_ENTRIES, LogState
 from compactor.model.clock import Clock
 from compactor.storage.object_store import ObjectStore
 
@@ -91,16 +91,16 @@ class StreamRetirement:
             found = self._find(known, retention_seconds)
             if any(source.deltas for source in known.state.sources.values()):
                 self._stream.log.keep_checkpoint(known)
-            if not found or self._append(known.state, found):
+            if not found or self._append(known, found):
                 return found
         return ()
 
-    def _append(self, known: StreamSnapshot, found: Sequence[Retirement]) -> bool:
+    def _append(self, known: LogState[StreamSnapshot], found: Sequence[Retirement]) -> bool:
         now_ms = self._clock.now_ms()
-        until_ms = refused_until_ms(now_ms)
+        until_ms, compacted_by = refused_until_ms(now_ms), _compacted_by(known.state)
 
         def decide(log_state: LogState[StreamSnapshot]) -> Sequence[StreamAction]:
-            if _compacted_by(log_state.state) != _compacted_by(known):
+            if _compacted_by(log_state.state) != compacted_by:
                 return []
             return [
                 DeltasRetired(
@@ -113,8 +113,10 @@ class StreamRetirement:
                 if _count(log_state.state.sources[each.stream_version], each.position)
             ]
 
-        appended = self._stream.log.append(decide)
-        return appended.entry is not None or _compacted_by(appended.after.state) == _compacted_by(known)
+        appended = self._stream.log.append(decide, known)
+        if appended.entry is not None and appended.entry.number % CHECKPOINT_ENTRIES == 1:
+            self._stream.log.keep_checkpoint(appended.after)  # so the checkpoint before it is kept, too
+        return appended.entry is not None or _compacted_by(appended.after.state) == compacted_by
 
     def _find(self, known: LogState[StreamSnapshot], retention_seconds: float) -> tuple[Retirement, ...]:
         since_ms = self._clock.now_ms() - int(retention_seconds * 1_000)

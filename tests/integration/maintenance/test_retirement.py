@@ -192,7 +192,7 @@ def test_nothing_is_retired_that_a_compaction_needs_which_registers_meanwhile(
     position = source(lake).last_position
 
     assert position is not None
-    known = stream.load().state
+    known = stream.load()
     found = retirement.find(RETENTION)
     registers = DeltasTaken(stream_version=1, position=position, compacted_table_id=ELSEWHERE)
     stream.log.append(lambda _: [registers])

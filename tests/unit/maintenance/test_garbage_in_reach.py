@@ -16,6 +16,7 @@ from compactor.catalog.snapshot import CompactedStream, ReadPoint
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.transaction import commit
 from compactor.index.keys import DeletionVectorPath, IndexFilePath
+from compactor.log.durable_log import CHECKPOINT_ENTRIES
 from compactor.log.keys import EntryObject
 from compactor.maintenance.garbage import find_garbage
 from compactor.maintenance.named_files import paths_of_snapshot
@@ -403,20 +404,25 @@ def test_deltas_of_the_grace_period_are_not_listed() -> None:
     assert (found.kept_files, len(found.garbage)) == (6, 1)
 
 
-@pytest.mark.parametrize("has_round", [False, True])
+@pytest.mark.parametrize(("has_round", "multiple"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("minutes", [-10, 10])
-def test_the_snapshot_of_an_earlier_collection_is_taken_from_its_checkpoint(minutes: int, has_round: bool) -> None:
-    """It began so many minutes after the retention's begin, in a log of more than 512 entries."""
+def test_the_snapshot_of_an_earlier_collection_is_taken_from_its_checkpoint(
+    minutes: int, has_round: bool, multiple: bool
+) -> None:
+    """It began so many minutes after the retention's begin, in a log of more than 512 entries, or of a multiple of 32,
+    where there was a checkpoint that others have followed since."""
     story = Story()
     story.round(fails=True)
     for _ in range(3):
         story.round()
     story.clock.sleep(RETENTION_SECONDS)
-    for number in range(780):
+    for number in range(780 if not multiple else 1_500):
         if number == 720:
+            while multiple and story.stream.load().entry_number % CHECKPOINT_ENTRIES:
+                story.append()
             retired = StreamRetirement(story.store, story.stream, story.clock).retire(RETENTION)
             at_ms = story.clock.now_ms()
-        if number % 50 == 25 or (has_round and number == 715):
+        if (number % 50 == 25 and not (multiple and number > 720)) or (has_round and number == 715):
             story.round()
         story.append()
         story.clock.sleep(60)
