@@ -177,11 +177,12 @@ class JobRunStore:
         self.mark(MarkedJobRun(job_run_id, 0, self._clock.now_ms(), self.owner))
 
     def mark_held(self, mark: MarkedJobRun, known: Iterable[str] = ()) -> None:
-        """Marks a held job run. Removes its other markers: `known`, and those that were written or listed here."""
+        """Marks a held job run. Removes its other markers: `known`, and those that were written or listed here. None of
+        a later claim: this one is lost then."""
         with self._lock:
             others = {*known, *self._marks.get(mark.job_run_id, ())} - {mark.key}
         self.mark(mark)
-        self._remove(mark.job_run_id, others)
+        self._remove(mark.job_run_id, [key for key in others if MarkedJobRun.parse(key).epoch <= mark.epoch])
 
     def mark_closed(self, job_run_id: str) -> None:
         with self._lock:

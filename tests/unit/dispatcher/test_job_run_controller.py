@@ -22,7 +22,7 @@ from compactor.sessions.keys import SessionFolder
 from dispatcher.intake.intake import Accepted, Rejected
 from dispatcher.records.claims import Claim, JobRunLog, claim_job_run
 from dispatcher.records.job_run_log import CancelRequested, JobRunState, JobRunStatus
-from dispatcher.records.keys import JobRunLogFolder, LiveDispatcher, MarkedJobRun, ReleaseOfState
+from dispatcher.records.keys import JobRunLogFolder, LiveDispatcher, ReleaseOfState
 from dispatcher.records.liveness import Peers, SignOfLife
 from dispatcher.records.sessions import SessionLaunching
 from dispatcher.running.job_run_controller import JobRunControllerSettings
@@ -301,7 +301,7 @@ def test_a_fenced_dispatcher_leaves_its_spark_job_to_who_took_over_and_writes_no
     hold.set()
     taken.release()
     (marker,) = second.records.open_markers()
-    second.records.mark_held(MarkedJobRun(job_run_id, 0, 0), marker.keys)
+    second.records.mark_held(replace(marker.valid, owner=None, epoch=taken.epoch), marker.keys)
     second.run()
     assert second.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
     assert second.cluster.launched == []

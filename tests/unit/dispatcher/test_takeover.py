@@ -284,6 +284,21 @@ def test_a_dispatcher_that_stood_still_removes_no_marker_of_a_job_run_that_was_r
     second.close()
 
 
+def test_a_dispatcher_that_stood_still_removes_no_marker_of_a_later_claim(desk: Desk) -> None:
+    """Without it the job run would be in nobody's list, and others would pass it."""
+    accepted(desk, 1)
+    slow = replace(desk, owner="slow").records
+    (before,) = slow.open_markers()
+    claimed = replace(before.valid, owner="slow", epoch=1)
+    slow.mark_held(claimed, before.keys)
+    later = replace(claimed, owner="first", epoch=2)
+    desk.records.mark_held(later, {claimed.key})
+    (listed,) = slow.open_markers()
+    slow.mark_held(claimed, listed.keys)
+    (left,) = desk.records.open_markers()
+    assert left.valid == later
+
+
 # ------------------------------------------------------------------------------------------- waiting, and not hoarding
 
 
