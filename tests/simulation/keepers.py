@@ -48,12 +48,13 @@ from dispatcher.keeper.keeper import Keeper
 from dispatcher.keeper.table_keeper import KeeperSettings, expected_cost
 from dispatcher.keeper.upkeep import LakeUpkeep, Upkeep
 from dispatcher.operations import lag_board
-from dispatcher.records import lag_samples
+from dispatcher.records import lag_samples, outcome
 from dispatcher.records.history import day_of
 from dispatcher.records.job_run_log import JobRunAccepted, JobRunEnded
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.keys import LagMinute
-from launcher.outcomes import NothingToDo
+from dispatcher.records.sessions import SessionState
+from launcher.outcomes import NothingToDo, SessionEnd, Succeeded
 from launcher.plan import LackOfMemory, Room
 from launcher.sizing.cluster_choice import ClusterRoom
 from tests.fakes.faulty_store import Stopped
@@ -598,13 +599,14 @@ def without_rows() -> None:
     """Files have no rows here, and no columns: where a file's schema is read, it is this one. Before the first seed.
 
     Samples of the history have no rows either; what a checkpoint's piece holds is found once, and the cost of sessions
-    of about the same size.
+    of about the same size. No cluster is launched whose nodes could be charged: a session has cost what its end says.
     """
     vars(pinning)["read_schema"] = lambda *_: pa.schema([("id", pa.int64())])
     vars(lag_board)["write_sample"] = _write_empty_sample
     vars(lag_samples)["_read"] = lambda store, key: _NO_SAMPLES if store.read(key) is not None else None
     vars(checkpoints)["parse_rows"] = lru_cache(KEPT_RESULTS)(checkpoints.parse_rows)
     vars(table_keeper)["expected_cost"] = _rounded_cost
+    vars(outcome)["session_cost"] = _told_cost
 
 
 _cost = lru_cache(KEPT_RESULTS)(expected_cost)
@@ -615,6 +617,11 @@ def _rounded_cost(figures: StreamFigures, room: Room, *, is_remote: bool) -> Exp
     names = ("pending_deltas", "pending_rows", "pending_bytes", "files", "file_bytes", "rows", "dead_rows")
     rounded = {name: 1 << (getattr(figures, name) - 1).bit_length() for name in names if getattr(figures, name)}
     return _cost(StreamFigures(**rounded), room, is_remote=is_remote)
+
+
+def _told_cost(session: SessionState, _: int, end: SessionEnd | None = None) -> Cost | None:
+    ended = end or session.end
+    return ended.result.cost if isinstance(ended, Succeeded) else None
 
 
 def _write_empty_sample(store: ObjectStore, lake: str, at_ms: int, _: object) -> bool:
