@@ -405,7 +405,8 @@ class DurableLog(Generic[StateT, ActionT]):
 
     def unneeded_objects(self) -> Iterator[ObjectEntry]:
         """Objects of checkpoints that the newest one does not need, and lists of entries that were not written. Recent
-        ones may belong to an active writer."""
+        ones may belong to an active writer. For a log that was just loaded: a checkpoint that is newer than the one
+        known here may need what is older."""
         yield from self._checkpoints.unneeded()
         yield from self._entries.lists_of_none()
 

@@ -381,22 +381,6 @@ def test_a_session_that_is_tried_again_leaves_the_lease_of_those_that_still_run(
     assert sorted(launches(desk), key=len)[-1] == "bundle"
 
 
-def test_a_session_that_was_tried_again_apart_is_found_under_its_own_lease(desk: Desk) -> None:
-    """Whoever attaches to it ends that lease, and not the one under which its former companions still run."""
-    held = threading.Event()
-    desk.cluster.members = lambda member: Succeeds(held)
-    desk.plans_break.append(Unavailable("the lake does not answer"))
-    desk.append_days(DAYS, 3)
-    job_run_id = desk.accept(source_table_id=DAYS)
-    desk.tick_until(lambda: all(each.in_flight for each in desk.job_run(job_run_id).sessions.values()))
-    shared, own = lease_log(desk.state, desk.clock).load().state.turns.values()
-    assert set(own.session_ids) < set(shared.session_ids)
-    found = lease_log(desk.state, desk.clock).load().state.lease_of(own.work, own.session_ids)
-    held.set()
-    desk.run()
-    assert found == own
-
-
 def test_a_lease_of_a_lost_claim_stops_nobody_once_the_bundle_that_ran_its_sessions_has_crashed(desk: Desk) -> None:
     """A dispatcher took it when it had lost its claim already. Two of the sessions had not begun, so that the log has
     them in flight."""

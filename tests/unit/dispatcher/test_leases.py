@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from compactor.model.clock import Clock
@@ -28,6 +30,15 @@ def leases(store: FaultyStore, clock: Clock) -> Leases:
 def test_a_session_that_runs_already_keeps_its_lease(leases: Leases) -> None:
     taken = leases.take(RUNS, [], {}).lease
     assert leases.adopt(RUNS) == taken
+
+
+def test_a_session_that_was_tried_again_apart_keeps_its_own_lease(leases: Leases) -> None:
+    """Whoever attaches to it ends that one, and not the lease under which its former companions still run."""
+    both = replace(RUNS, streams={"run.1": "stream", "run.2": "other stream"})
+    apart = replace(RUNS, streams={"run.2": "other stream"})
+    shared, own = leases.take(both, [], {}).lease, leases.take(apart, [], {}).lease
+    assert leases.adopt(apart) == own
+    assert leases.adopt(RUNS) == shared
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
