@@ -258,7 +258,8 @@ def test_a_look_leaves_what_the_server_sent_whatever_was_shown_before(browser: B
 
 
 def test_a_page_that_stays_open_does_not_grow(browser: Browser, served: Served) -> None:
-    """A table with a plot, whose points are others at each look."""
+    """A table with a plot, whose points are others at each look: what each left would be there 25 times. One plot
+    (10 listeners, 50 nodes) may wait for its collection."""
     looks = 0
 
     def with_a_plot(route: Route) -> None:
@@ -288,7 +289,7 @@ def test_a_page_that_stays_open_does_not_grow(browser: Browser, served: Served) 
             sizes.append({name: metrics[name] for name in ("Nodes", "JSEventListeners", "Documents")})
         assert page.locator("#lag .uplot").count() == 1
         assert sizes[1]["Nodes"] <= sizes[0]["Nodes"] + 100, sizes
-        assert sizes[1]["JSEventListeners"] <= sizes[0]["JSEventListeners"] + 5, sizes
+        assert sizes[1]["JSEventListeners"] < sizes[0]["JSEventListeners"] + 25, sizes
 
 
 def test_a_feed_that_is_gone_is_told_and_the_page_is_right_without_it(browser: Browser, demo: Demo) -> None:

@@ -19,8 +19,9 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 
-REAL_SECONDS_MAX = 60.0
-"""That a thread may run between two turns: it waits for something that no other thread can bring."""
+REAL_SECONDS_MAX = 60
+"""That a thread may run between two turns: it waits for something that no other thread can bring. Counted one by one,
+so that a process may be stopped and continued."""
 
 
 class Killed(BaseException):
@@ -173,7 +174,7 @@ class Scheduler:
             return
         self.current = task
         task.resume()
-        if not self._back.acquire(timeout=REAL_SECONDS_MAX):
+        if not any(self._back.acquire(timeout=1) for _ in range(REAL_SECONDS_MAX)):
             raise AssertionError(f"a thread of {task.process.name} waits for something that never comes")
         self.current = None
         if task.failure is not None:
