@@ -38,7 +38,7 @@ from dispatcher.workflow.callbacks import Callbacks
 from dispatcher.workflow.dispatcher_task import DispatcherTask
 from launcher.clusters import Cluster, ListingCluster
 from launcher.clusters.workers import Workers
-from launcher.launch import LaunchDependencies, StartsAsPlanned
+from launcher.launch import LaunchDependencies, WarmStarts
 from launcher.outcomes import NothingToDo
 from launcher.plan import (
     LackOfMemory,
@@ -179,7 +179,7 @@ def _in_workers(
         return None
     poller = WokenPoller(settings, on_spark.clock)
     workers.notify_ended = poller.wake
-    launching = replace(on_spark, cluster=workers, poller=poller, starts=StartsAsPlanned())
+    launching = replace(on_spark, cluster=workers, poller=poller, starts=WarmStarts())
     return WorkerLaunches(launching, workers.pool, plan, workers.start_seconds, lambda: len(workers.process_ids))
 
 

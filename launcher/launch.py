@@ -47,7 +47,7 @@ Session logs and heartbeats are the Spark job's; they are only read here, except
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol, assert_never
 
@@ -56,6 +56,7 @@ from compactor.model.clock import Clock, chance
 from compactor.model.errors import AnotherTry, Conflict, Denied, ErrorKind, Fenced, Invalid, LithifyError, Unavailable
 from compactor.model.retries import Backoff
 from compactor.planning.cluster_plan import ClusterPlan
+from compactor.planning.own_errors import FACTORS_KEPT, factor_of
 from compactor.planning.session_streams import Commit
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan, SessionSpec
@@ -151,13 +152,19 @@ class ClusterStarts(Protocol):
         """The settings with what is expected by them."""
 
 
-class StartsAsPlanned:
-    """A `ClusterStarts` of workers that are warm: nothing is learned."""
+class WarmStarts:
+    """A `ClusterStarts` of workers, which are warm: nothing is to be learned of their start. What their last sessions
+    say of the next ones is of this machine, and is forgotten with this process."""
 
-    def observed(self, start_seconds: float | None, factor: float | None) -> None: ...
+    def __init__(self) -> None:
+        self._factors: tuple[float, ...] = ()
+
+    def observed(self, start_seconds: float | None, factor: float | None) -> None:
+        if factor is not None:
+            self._factors = (*self._factors, factor)[-FACTORS_KEPT:]
 
     def applied(self, room: Room) -> Room:
-        return room
+        return replace(room, place_factors=self._factors)
 
 
 @dataclass(frozen=True)
@@ -174,7 +181,7 @@ class LaunchDependencies:
     timers: WatchTimers
     retry: RetryPolicy
     clock: Clock
-    starts: ClusterStarts = field(default_factory=StartsAsPlanned)
+    starts: ClusterStarts = field(default_factory=WarmStarts)
 
     def room(self) -> Room:
         """The resources of one session, or the settings of its cluster."""
@@ -501,10 +508,11 @@ class LaunchRun:
     def _note_seconds(self, plan: SessionPlan, end: Succeeded | Cancelled) -> None:
         """Of a session alone, launched by this dispatcher, that ran without a break."""
         is_alone = self._launch.bundle_id is None and self._launched_at_seconds is not None
-        if is_alone and isinstance(end, Succeeded) and end.result.work_seconds is not None and plan.plain_work_seconds:
-            work_seconds = end.result.work_seconds
-            beside_seconds = None if plan.cluster is not None else max(end.result.seconds - work_seconds, 0.0)
-            self._dependencies.starts.observed(beside_seconds, work_seconds / plan.plain_work_seconds)
+        if is_alone and isinstance(end, Succeeded) and end.result.work_seconds is not None:
+            beside_seconds = max(end.result.seconds - end.result.work_seconds, 0.0)
+            start_seconds = None if plan.cluster is not None else beside_seconds
+            factor = factor_of(plan.plain_work_seconds, end.result.work_seconds)
+            self._dependencies.starts.observed(start_seconds, factor)
 
     def _with_commits(self, states: Mapping[int, SessionLogState]) -> dict[int, SessionLogState]:
         """Logs commits that attempts may not have logged, because there may be no later attempt to do it. Returns the

@@ -223,7 +223,7 @@ def plan_in_worker(
     place = choose_place(alone, pool, failures)
     if not place.in_worker:
         return LargeSession((place.why,))
-    small = _small(measured, alone, WORKER_HASH_BUCKETS_MIN, place.why)
+    small = _small(measured, alone, WORKER_HASH_BUCKETS_MIN, place.why, pool.place_factors)
     return NothingToDo() if is_idle(measured, small.plan) and not session_commits(spec, lake) else small
 
 
@@ -238,7 +238,13 @@ def _alone(measured: MeasuredSession, pool: WorkerPool) -> InOneProcess:
     return in_one_process(measured.size, measured.spec.job_run.max_rows_per_round, pool.memory_bytes)
 
 
-def _small(measured: MeasuredSession, alone: InOneProcess, hash_buckets_min: int, why: str) -> SmallSession:
+def _small(
+    measured: MeasuredSession,
+    alone: InOneProcess,
+    hash_buckets_min: int,
+    why: str,
+    place_factors: tuple[float, ...] = (),
+) -> SmallSession:
     """Its plan in a process of one core, which it shares with others if it fits."""
     part_bytes = alone.memory_bytes // MEMBERS_OF_A_TASK_MAX
     here = Resources(
@@ -247,6 +253,7 @@ def _small(measured: MeasuredSession, alone: InOneProcess, hash_buckets_min: int
         hash_buckets_min=hash_buckets_min,
         start_seconds=0.0,
         in_process=True,
+        place_factors=place_factors,
     )
     run = measured.spec.job_run
     sizing = size_session(measured.size, here, run.hash_bucket_count, run.max_rows_per_round)

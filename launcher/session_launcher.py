@@ -277,7 +277,8 @@ class SessionLauncher:
 
     def _start_in_worker(self, tasks: Sequence[SessionTask], control: Control, workers: WorkerLaunches) -> LeftOpen:
         """Those that do not run there run again on Spark."""
-        lake, pool = self._planners.open_lake(tasks[0].spec.job_run.lake).for_one_run(), workers.pool
+        lake = self._planners.open_lake(tasks[0].spec.job_run.lake).for_one_run()
+        pool = replace(workers.pool, place_factors=workers.dependencies.room().place_factors)
         planned = self._plan_each(
             tasks, lake, lambda task: workers.plan(task.spec, lake, pool, task.failure_counts.failures)
         )

@@ -11,7 +11,8 @@
 | 1 to ENOUGH - 1 | p * (the greatest factor / p) ** (n / (n + 2)) | prediction and 10 %                             |
 | ENOUGH and more | the median factor                           | the bound that holds for `COVERAGE` of sessions    |
 
-Where a table has fewer than `ENOUGH` sessions and its place has more, the place's bound takes the 10 %'s place.
+Where a table has fewer than `ENOUGH` sessions and its place has more, the spread of those takes the place of the 10 %,
+if it is wider.
 """
 
 from __future__ import annotations
@@ -46,21 +47,29 @@ FACTOR_MIN, FACTOR_MAX = 1 / 8, 8.0
 FIRST_RUN_LOW, FIRST_RUN_HIGH = 0.5, 2.0
 """The band of a first session: the figures of the benchmark's machine are halved or doubled by others."""
 
+FACTORS_KEPT = 24
+"""Of all tables in a place, the last ones."""
+
+FACTOR_SECONDS_MIN = 0.05
+"""Least predicted seconds of a session whose factor says something: below, a measurement is mostly noise."""
+
 _Z = 2.5
 """The normal quantile of `COVERAGE`, 2.457, and a little for spreads that were underestimated."""
 
 
 @dataclass(frozen=True)
 class OwnErrors:
-    """The factors of a table's last sessions in a place, the oldest first. `others`: of all tables there, if known."""
+    """The factors of a table's last sessions in a place, the oldest first. `others`: of all tables there, if known.
+    `is_corrected`: the prediction is, by the table's own rounds, so that of the others only the spread counts."""
 
     factors: tuple[float, ...] = ()
     others: OwnErrors | None = None
+    is_corrected: bool = False
 
     @classmethod
-    def of(cls, factors: Sequence[float], others: Sequence[float] = ()) -> OwnErrors:
+    def of(cls, factors: Sequence[float], others: Sequence[float] = (), *, is_corrected: bool = False) -> OwnErrors:
         within = tuple(min(max(each, FACTOR_MIN), FACTOR_MAX) for each in factors)
-        return cls(within, cls.of(others) if others else None)
+        return cls(within, cls.of(others) if others else None, is_corrected)
 
     @property
     def are_enough(self) -> bool:
@@ -72,7 +81,7 @@ class OwnErrors:
 
         Worked: 3 sessions took at most 0.5 of their predictions: 0.5 ** (3 / 5) = 0.66; 8 with a median of 0.45: 0.45.
         """
-        before = 1.0 if self.others is None else self.others.centre
+        before = 1.0 if self.others is None or self.is_corrected else self.others.centre
         if not self.factors:
             return before
         if self.are_enough:
@@ -90,7 +99,9 @@ class OwnErrors:
         """
         if not self.are_enough:
             of_others = None if self.others is None else self.others.bound
-            return None if self.others is None or of_others is None else self.centre * of_others / self.others.centre
+            if self.others is None or of_others is None:
+                return None
+            return self.centre * max(of_others / self.others.centre, SLA_BUFFER)
         logs = [math.log(each) for each in self.factors]
         spread = max(stdev(logs), SPREAD_MIN)
         by_spread = mean(logs) + _student(len(logs) - 1) * spread * math.sqrt(1 + 1 / len(logs))
@@ -114,15 +125,16 @@ class OwnPrediction:
 
     @property
     def expected_sla(self) -> float:
-        """The buffer is 10 %, or what the table's own sessions say.
+        """The buffer is 10 %, or what the table's own sessions say, and half a second: a disk that stands still for a
+        moment lengthens a short session by as much as a long one.
 
-        Worked: 420 s of start and 100 s of work; 8 own sessions stay below 1.2 of their predictions: 462 + 120.
+        Worked: 420 s of start and 100 s of work; 8 own sessions stay below 1.2 of their predictions: 462 + 120 + 0.5.
         """
         bound = self.own.bound
         if bound is None:
             return with_buffer(self.time.seconds) + self.late_seconds
         by_own = self.model.start * SLA_BUFFER + self.model.work_seconds * bound
-        return max(by_own, self.time.seconds + SLA_BUFFER_SECONDS_MIN) + self.late_seconds
+        return by_own + SLA_BUFFER_SECONDS_MIN + self.late_seconds
 
     @property
     def buffer(self) -> str:
@@ -159,3 +171,11 @@ def _student(freedom: int) -> float:
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
     return z + first / freedom + second / freedom**2 + third / freedom**3
+
+
+def factor_of(predicted_seconds: float | None, took_seconds: float | None) -> float | None:
+    """What a session says of others in its place, by the seconds of its work, and those predicted by rows and bytes
+    alone. None: it says nothing."""
+    if took_seconds is None or predicted_seconds is None or predicted_seconds < FACTOR_SECONDS_MIN:
+        return None
+    return took_seconds / predicted_seconds

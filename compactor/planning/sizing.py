@@ -327,8 +327,8 @@ class Sizing:
     @cached_property
     def prediction(self) -> OwnPrediction:
         model = predicted_time(self.size, self.resources, self.rounds, self.hash_bucket_count)
-        place, others = self.resources.place, () if self.size.corrections else self.resources.place_factors
-        own = OwnErrors.of([factor for where, factor in self.size.own_factors if where == place], others)
+        factors = [factor for where, factor in self.size.own_factors if where == self.resources.place]
+        own = OwnErrors.of(factors, self.resources.place_factors, is_corrected=bool(self.size.corrections))
         return OwnPrediction(model, own, self.resources.start_late_seconds)
 
     @property

@@ -121,11 +121,13 @@ class WorkerPool:
     Attributes:
         workers: sessions, or groups of small ones, at a time
         memory_bytes: of one worker for its session, beside what it takes to start
-        seconds: a session that is predicted to take as long there runs on Spark"""
+        seconds: a session that is predicted to take as long there runs on Spark
+        place_factors: as in `Resources`"""
 
     workers: int
     memory_bytes: int
     seconds: float = 30.0
+    place_factors: tuple[float, ...] = ()
 
 
 FAILED_IN_WORKERS_MAX = 2

@@ -23,7 +23,7 @@ from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import LithifyError
 from compactor.model.names import counted
-from compactor.planning.own_errors import ENOUGH, FIRST_RUN_HIGH, FIRST_RUN_LOW, OwnErrors
+from compactor.planning.own_errors import ENOUGH, FACTORS_KEPT, FIRST_RUN_HIGH, FIRST_RUN_LOW, OwnErrors
 from compactor.planning.sizing import Resources
 from compactor.planning.time_model import SLA_BUFFER
 from compactor.storage.object_store import ObjectStore
@@ -39,7 +39,7 @@ class ObservedStarts(Document):
     """`seconds`: of each start, the oldest first. `factors`: likewise of sessions, seconds / predicted seconds."""
 
     seconds: tuple[float, ...] = Field(default=(), max_length=STARTS_KEPT)
-    factors: tuple[float, ...] = Field(default=(), max_length=STARTS_KEPT)
+    factors: tuple[float, ...] = Field(default=(), max_length=FACTORS_KEPT)
 
 
 class LearnedStarts:
@@ -61,7 +61,7 @@ class LearnedStarts:
             factors = () if factor is None else (round(factor, 3),)
             self._known = ObservedStarts(
                 seconds=(*self._known.seconds, *seconds)[-STARTS_KEPT:],
-                factors=(*self._known.factors, *factors)[-STARTS_KEPT:],
+                factors=(*self._known.factors, *factors)[-FACTORS_KEPT:],
             )
             with Logged("cluster_start_not_noted", LithifyError, key=self._key):
                 self._store.overwrite(self._key, self._known.render())

@@ -112,6 +112,17 @@ def test_its_plan_and_its_event_say_where_it_runs_and_why(desk: Desk) -> None:
     assert "of 30" in planned.arithmetic[-1]
 
 
+def test_a_session_in_a_worker_says_how_far_off_the_next_ones_there_are_unless_it_is_too_short(desk: Desk) -> None:
+    for table, deltas in (("ACME.SHORT.V1", 1), ("ACME.FIRST.V1", 60), ("ACME.SECOND.V1", 60)):
+        for number in range(deltas):
+            desk.append([{"id": number}], table=table)
+        desk.accept(source_table_id=table)
+        desk.run()
+    planned = [each.data for each in desk.sink.events if isinstance(each.data, SessionPlannedEvent)]
+    of_others = ["1 recent session there took" in " ".join(each.arithmetic) for each in planned]
+    assert of_others == [False, False, True]
+
+
 def test_small_sessions_of_a_job_run_share_the_workers(desk: Desk) -> None:
     desk.append_days(DAYS, 40)
     job_run_id = desk.accept(source_table_id=DAYS)
