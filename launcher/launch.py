@@ -56,7 +56,7 @@ from compactor.model.clock import Clock, chance
 from compactor.model.errors import AnotherTry, Conflict, Denied, ErrorKind, Fenced, Invalid, LithifyError, Unavailable
 from compactor.model.retries import Backoff
 from compactor.planning.cluster_plan import ClusterPlan
-from compactor.planning.own_errors import FACTORS_KEPT, factor_of
+from compactor.planning.own_errors import NONE_SEEN, PlaceFactors
 from compactor.planning.session_streams import Commit
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan, SessionSpec
@@ -141,12 +141,12 @@ class Control:
 class ClusterStarts(Protocol):
     """What is known of a place's own launches: the time that they take to start, and how far sessions are off."""
 
-    def observed(self, start_seconds: float | None, factor: float | None) -> None:
+    def observed(self, start_seconds: float | None, factors: PlaceFactors) -> None:
         """
         Args:
             start_seconds: of a cluster that was launched, to the first sign of its job; elsewhere what a session took
                 beside its work
-            factor: seconds of a session's work / predicted seconds"""
+            factors: of a session, if one has ended"""
 
     def applied(self, room: Room) -> Room:
         """The settings with what is expected by them."""
@@ -157,11 +157,10 @@ class WarmStarts:
     say of the next ones is of this machine, and is forgotten with this process."""
 
     def __init__(self) -> None:
-        self._factors: tuple[float, ...] = ()
+        self._factors = NONE_SEEN
 
-    def observed(self, start_seconds: float | None, factor: float | None) -> None:
-        if factor is not None:
-            self._factors = (*self._factors, factor)[-FACTORS_KEPT:]
+    def observed(self, start_seconds: float | None, factors: PlaceFactors) -> None:
+        self._factors = self._factors.then(factors)
 
     def applied(self, room: Room) -> Room:
         return replace(room, place_factors=self._factors)
@@ -388,7 +387,7 @@ class LaunchRun:
         """Once, of a cluster that this dispatcher launched."""
         if self._waits_for_start and self._progress.has_begun and self._launched_at_seconds is not None:
             self._waits_for_start = False
-            self._dependencies.starts.observed(self._progressed_at_seconds - self._launched_at_seconds, None)
+            self._dependencies.starts.observed(self._progressed_at_seconds - self._launched_at_seconds, NONE_SEEN)
 
     def _quiet_seconds(self) -> float:
         return self._clock.monotonic_seconds() - self._progressed_at_seconds
@@ -511,8 +510,8 @@ class LaunchRun:
         if is_alone and isinstance(end, Succeeded) and end.result.work_seconds is not None:
             beside_seconds = max(end.result.seconds - end.result.work_seconds, 0.0)
             start_seconds = None if plan.cluster is not None else beside_seconds
-            factor = factor_of(plan.plain_work_seconds, end.result.work_seconds)
-            self._dependencies.starts.observed(start_seconds, factor)
+            took = PlaceFactors.of_session(plan.plain_work_seconds, plan.work_seconds, end.result.work_seconds)
+            self._dependencies.starts.observed(start_seconds, took)
 
     def _with_commits(self, states: Mapping[int, SessionLogState]) -> dict[int, SessionLogState]:
         """Logs commits that attempts may not have logged, because there may be no later attempt to do it. Returns the

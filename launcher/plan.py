@@ -22,6 +22,7 @@ from compactor.planning.bundle_plan import (
     plan_bundle,
 )
 from compactor.planning.cluster_plan import ClusterPlan, StoreUse
+from compactor.planning.own_errors import NONE_SEEN, PlaceFactors
 from compactor.planning.session_planner import (
     MeasuredSession,
     is_idle,
@@ -243,7 +244,7 @@ def _small(
     alone: InOneProcess,
     hash_buckets_min: int,
     why: str,
-    place_factors: tuple[float, ...] = (),
+    place_factors: PlaceFactors = NONE_SEEN,
 ) -> SmallSession:
     """Its plan in a process of one core, which it shares with others if it fits."""
     part_bytes = alone.memory_bytes // MEMBERS_OF_A_TASK_MAX

@@ -2,8 +2,8 @@
 
     factor    seconds / predicted seconds of a session, without the start of a Spark
     sessions  the last ones of the table in the same place (in a process, on Spark, on a cluster)
-    p         the same of the last sessions of all tables there, as a dispatcher has seen them, of a table whose own
-              rounds do not correct the prediction yet; else 1
+    p         the median of the last sessions of all tables there that were alike, as a dispatcher has seen them
+              (`PlaceFactors`); 1 if it has seen none
 
 | sessions        | prediction x                                | expected SLA                                       |
 |-----------------|---------------------------------------------|----------------------------------------------------|
@@ -58,18 +58,42 @@ _Z = 2.5
 
 
 @dataclass(frozen=True)
+class PlaceFactors:
+    """Seconds / predicted seconds of the last sessions of all tables in a place, the oldest first.
+
+    Attributes:
+        plain: predicted by rows and bytes alone, of all sessions
+        corrected: predicted with what the table's own rounds say, of those of which they said something"""
+
+    plain: tuple[float, ...] = ()
+    corrected: tuple[float, ...] = ()
+
+    @classmethod
+    def of_session(cls, plain: float | None, corrected: float | None, took: float | None) -> PlaceFactors:
+        """What one says of others, by the seconds of its work."""
+        if took is None or plain is None or corrected is None or plain < FACTOR_SECONDS_MIN:
+            return cls()
+        return cls((took / plain,), (took / corrected,) if corrected != plain else ())
+
+    def then(self, later: PlaceFactors) -> PlaceFactors:
+        plain, corrected = (*self.plain, *later.plain), (*self.corrected, *later.corrected)
+        return PlaceFactors(plain[-FACTORS_KEPT:], corrected[-FACTORS_KEPT:])
+
+
+NONE_SEEN = PlaceFactors()
+
+
+@dataclass(frozen=True)
 class OwnErrors:
-    """The factors of a table's last sessions in a place, the oldest first. `others`: of all tables there, if known.
-    `is_corrected`: the prediction is, by the table's own rounds, so that of the others only the spread counts."""
+    """The factors of a table's last sessions in a place, the oldest first. `others`: of all tables there, if known."""
 
     factors: tuple[float, ...] = ()
     others: OwnErrors | None = None
-    is_corrected: bool = False
 
     @classmethod
-    def of(cls, factors: Sequence[float], others: Sequence[float] = (), *, is_corrected: bool = False) -> OwnErrors:
+    def of(cls, factors: Sequence[float], others: Sequence[float] = ()) -> OwnErrors:
         within = tuple(min(max(each, FACTOR_MIN), FACTOR_MAX) for each in factors)
-        return cls(within, cls.of(others) if others else None, is_corrected)
+        return cls(within, cls.of(others) if others else None)
 
     @property
     def are_enough(self) -> bool:
@@ -81,7 +105,7 @@ class OwnErrors:
 
         Worked: 3 sessions took at most 0.5 of their predictions: 0.5 ** (3 / 5) = 0.66; 8 with a median of 0.45: 0.45.
         """
-        before = 1.0 if self.others is None or self.is_corrected else self.others.centre
+        before = 1.0 if self.others is None else self.others.centre
         if not self.factors:
             return before
         if self.are_enough:
@@ -171,11 +195,3 @@ def _student(freedom: int) -> float:
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
     return z + first / freedom + second / freedom**2 + third / freedom**3
-
-
-def factor_of(predicted_seconds: float | None, took_seconds: float | None) -> float | None:
-    """What a session says of others in its place, by the seconds of its work, and those predicted by rows and bytes
-    alone. None: it says nothing."""
-    if took_seconds is None or predicted_seconds is None or predicted_seconds < FACTOR_SECONDS_MIN:
-        return None
-    return took_seconds / predicted_seconds

@@ -24,7 +24,7 @@ from math import ceil, inf
 
 from compactor.model.errors import Invalid
 from compactor.model.names import counted
-from compactor.planning.own_errors import OwnErrors, OwnPrediction
+from compactor.planning.own_errors import NONE_SEEN, OwnErrors, OwnPrediction, PlaceFactors
 from compactor.planning.task_memory import (
     AHEAD,
     KEPT_INDEX,
@@ -173,7 +173,7 @@ class Resources:
         in_process: tasks run in the caller's process, one after the other
         start_late_seconds: beyond `start_seconds` and 10 %, that the start may be late
         start_note: on what the seconds of the start rest
-        place_factors: of the last sessions of all tables there, seconds / those predicted by rows and bytes alone
+        place_factors: of the last sessions of all tables there
         machines: that the tasks are spread over
         network_byte: seconds of one core for a byte over its share of its machine's network; 0: it bounds nothing"""
 
@@ -186,7 +186,7 @@ class Resources:
     in_process: bool = False
     start_late_seconds: float = 0.0
     start_note: str | None = None
-    place_factors: tuple[float, ...] = ()
+    place_factors: PlaceFactors = NONE_SEEN
     machines: int = 1
     network_byte: float = 0.0
 
@@ -328,7 +328,8 @@ class Sizing:
     def prediction(self) -> OwnPrediction:
         model = predicted_time(self.size, self.resources, self.rounds, self.hash_bucket_count)
         factors = [factor for where, factor in self.size.own_factors if where == self.resources.place]
-        own = OwnErrors.of(factors, self.resources.place_factors, is_corrected=bool(self.size.corrections))
+        of_place = self.resources.place_factors
+        own = OwnErrors.of(factors, of_place.corrected if self.size.corrections else of_place.plain)
         return OwnPrediction(model, own, self.resources.start_late_seconds)
 
     @property

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compactor.model.names import counted
+from compactor.planning.own_errors import NONE_SEEN, PlaceFactors
 from compactor.planning.sizing import (
     ROW_INDEX_BYTES,
     SESSION_SECONDS,
@@ -127,7 +128,7 @@ class WorkerPool:
     workers: int
     memory_bytes: int
     seconds: float = 30.0
-    place_factors: tuple[float, ...] = ()
+    place_factors: PlaceFactors = NONE_SEEN
 
 
 FAILED_IN_WORKERS_MAX = 2

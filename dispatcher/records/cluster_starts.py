@@ -23,7 +23,7 @@ from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import LithifyError
 from compactor.model.names import counted
-from compactor.planning.own_errors import ENOUGH, FACTORS_KEPT, FIRST_RUN_HIGH, FIRST_RUN_LOW, OwnErrors
+from compactor.planning.own_errors import ENOUGH, FACTORS_KEPT, FIRST_RUN_HIGH, FIRST_RUN_LOW, OwnErrors, PlaceFactors
 from compactor.planning.sizing import Resources
 from compactor.planning.time_model import SLA_BUFFER
 from compactor.storage.object_store import ObjectStore
@@ -36,10 +36,15 @@ READ_AGAIN_SECONDS = 600.0
 
 
 class ObservedStarts(Document):
-    """`seconds`: of each start, the oldest first. `factors`: likewise of sessions, seconds / predicted seconds."""
+    """`seconds`: of each start, the oldest first. `factors`, `corrected_factors`: as in `PlaceFactors`."""
 
     seconds: tuple[float, ...] = Field(default=(), max_length=STARTS_KEPT)
     factors: tuple[float, ...] = Field(default=(), max_length=FACTORS_KEPT)
+    corrected_factors: tuple[float, ...] = Field(default=(), max_length=FACTORS_KEPT)
+
+    @property
+    def place_factors(self) -> PlaceFactors:
+        return PlaceFactors(self.factors, self.corrected_factors)
 
 
 class LearnedStarts:
@@ -54,14 +59,15 @@ class LearnedStarts:
         self._known = ObservedStarts()
         self._read_at_seconds: float | None = None
 
-    def observed(self, start_seconds: float | None, factor: float | None) -> None:
+    def observed(self, start_seconds: float | None, factors: PlaceFactors) -> None:
         with self._lock:
             self._read()
             seconds = () if start_seconds is None else (round(start_seconds, 1),)
-            factors = () if factor is None else (round(factor, 3),)
+            of_all = self._known.place_factors.then(factors)
             self._known = ObservedStarts(
                 seconds=(*self._known.seconds, *seconds)[-STARTS_KEPT:],
-                factors=(*self._known.factors, *factors)[-FACTORS_KEPT:],
+                factors=tuple(round(each, 3) for each in of_all.plain),
+                corrected_factors=tuple(round(each, 3) for each in of_all.corrected),
             )
             with Logged("cluster_start_not_noted", LithifyError, key=self._key):
                 self._store.overwrite(self._key, self._known.render())
@@ -80,11 +86,11 @@ class LearnedStarts:
                 start_seconds=start.seconds,
                 start_late_seconds=start.late_seconds,
                 start_note=start.note,
-                place_factors=known.factors,
+                place_factors=known.place_factors,
             )
         start = _expected_start(known.seconds, room.limits.start_seconds)
         limits = replace(room.limits, start_seconds=start.seconds, start_late_seconds=start.late_seconds)
-        return replace(room, limits=limits, start_note=start.note, place_factors=known.factors)
+        return replace(room, limits=limits, start_note=start.note, place_factors=known.place_factors)
 
     def _age_seconds(self) -> float:
         return self._clock.monotonic_seconds() - (self._read_at_seconds or 0.0)

@@ -16,6 +16,7 @@ from compactor.model.errors import Invalid, refuse_if
 from compactor.model.names import counted
 from compactor.planning.capacity import Scarce, Shortage, shortages
 from compactor.planning.cluster_plan import ClusterPlan, Cost, PaidRates, StoreUse
+from compactor.planning.own_errors import NONE_SEEN, PlaceFactors
 from compactor.planning.sizing import (
     ROW_INDEX_BYTES,
     Resources,
@@ -121,7 +122,7 @@ class ClusterRoom:
     warnings: tuple[str, ...] = ()
     serverless: bool = False
     start_note: str | None = None
-    place_factors: tuple[float, ...] = ()
+    place_factors: PlaceFactors = NONE_SEEN
 
     def check(self) -> None:
         """Raises `Invalid` with every reason, for limits that no session can run within, too."""

@@ -37,7 +37,7 @@ from compactor.engine.protocol import Engine
 from compactor.model.clock import SystemClock
 from compactor.model.counts import SortKey
 from compactor.planning.cluster_plan import PaidRates, StoreUse
-from compactor.planning.own_errors import FACTORS_KEPT, factor_of
+from compactor.planning.own_errors import NONE_SEEN, PlaceFactors
 from compactor.planning.session_planner import measure_session, pin_sessions, plan_sized
 from compactor.planning.sizing import (
     Sizing,
@@ -48,7 +48,7 @@ from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.opening import open_store
 from launcher.sizing.money import SECONDS_MIN, cost_of, expected_store_use
 from tests.benchmarks import report
-from tests.benchmarks.cluster_sla import TABLES, cluster_section, cluster_trials, read_notes, run_missing_tables
+from tests.benchmarks.cluster_sla import cluster_section, cluster_trials, run_and_note
 from tests.benchmarks.machine import describe_machine
 from tests.benchmarks.plot import draw_predictions
 from tests.fakes.attempts import run_attempt
@@ -173,7 +173,7 @@ class Place:
     """Where sessions run. `factors`: of those that ran there, as its dispatcher would know them."""
 
     engine: Engine
-    factors: tuple[float, ...] = ()
+    factors: PlaceFactors = NONE_SEEN
 
 
 def run_trial(trial: Trial, lake: DeltaCatalog, place: Place) -> Outcome:
@@ -266,9 +266,8 @@ def _run(run: JobRunSpec, lake: DeltaCatalog, place: Place) -> tuple[Sizing, Ses
     sizing = size_session(measured.size, resources, run.hash_bucket_count, run.max_rows_per_round)
     plan = plan_sized(measured, sizing)
     result = run_attempt(plan, lake, lake.store, place.engine, 1, SystemClock())
-    factor = factor_of(plan.plain_work_seconds, result.work_seconds)
-    if factor is not None:
-        place.factors = (*place.factors, factor)[-FACTORS_KEPT:]
+    of_session = PlaceFactors.of_session(plan.plain_work_seconds, plan.work_seconds, result.work_seconds)
+    place.factors = place.factors.then(of_session)
     return sizing, result, expected_store_use(sizing.work, measured.size, sizing.hash_bucket_count)
 
 
@@ -325,7 +324,10 @@ def _note(outcome: Outcome) -> str:
 
 
 def read_outcomes(noted: Path) -> list[Outcome]:
-    return [Outcome(**{**value, "trial": Trial(**value["trial"])}) for value in read_notes(noted)]
+    """Without a last line that a killed run has written in part."""
+    lines = noted.read_text().splitlines(keepends=True) if noted.exists() else []
+    values = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [Outcome(**{**value, "trial": Trial(**value["trial"])}) for value in values]
 
 
 def _spark(stack: ExitStack) -> Engine:
@@ -464,7 +466,6 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--results", type=Path, help=f"file to write to ({RESULTS.name}, where all is measured)")
     parser.add_argument("--outcomes", type=Path, help="file to note each session in, and to go on after")
     parser.add_argument("--at-most", type=int, default=sys.maxsize, help="sessions now; the others by a later run")
-    parser.add_argument("--tables-at-most", type=int, default=TABLES, help="the same, with --clusters")
     options = parser.parse_args(arguments)
     if options.clusters:
         _measure_clusters(options)
@@ -484,11 +485,7 @@ def _measure_clusters(options: argparse.Namespace) -> None:
     load = os.getloadavg()[0]
     tables = cluster_trials(options.seed, options.scale)
     with tempfile.TemporaryDirectory(prefix="lithify-sla-") as folder:
-        outcomes = run_missing_tables(Path(folder), tables, options.outcomes, options.tables_at_most)
-    missing = sum(map(len, tables)) - len(outcomes)
-    if missing:
-        print(f"\n{missing} sessions are left: run it again for the other tables.")
-        return
+        outcomes = run_and_note(Path(folder), tables, options.outcomes)
     points = [(each.predicted_seconds, each.seconds, each.seconds > each.expected_sla) for each in outcomes]
     _report(cluster_section(outcomes, options.seed, load), "predicted_on_a_cluster", points, options)
 

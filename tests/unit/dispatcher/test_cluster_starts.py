@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compactor.planning.bundle_plan import BundleBounds
-from compactor.planning.own_errors import ENOUGH
+from compactor.planning.own_errors import ENOUGH, PlaceFactors
 from compactor.planning.sizing import Resources, SessionSize, size_session
 from compactor.planning.time_model import SLA_BUFFER
 from compactor.session_job import _seconds_since
@@ -37,12 +37,12 @@ def test_a_first_plan_counts_the_seconds_that_are_set_and_later_ones_those_that_
     clock = ManualClock()
     starts = LearnedStarts(MemoryStore(clock), PLACE, clock)
     assert learned(ROOM, starts) == ROOM.limits
-    starts.observed(300.0, None)
+    starts.observed(300.0, PlaceFactors())
     assert learned(ROOM, starts).start_seconds == 300, "a guess gives way to the first launch"
-    starts.observed(310.0, None)
+    starts.observed(310.0, PlaceFactors())
     assert learned(ROOM, starts).start_seconds == 310, "of few the longest"
     for seconds in (290.0, 300.0, 310.0) * 3:
-        starts.observed(seconds, None)
+        starts.observed(seconds, PlaceFactors())
     limits = learned(ROOM, starts)
     assert limits.start_seconds == pytest.approx(300)
     assert limits.start_late_seconds == 0  # they differ by less than 10 %
@@ -52,7 +52,7 @@ def test_the_spread_of_starts_lengthens_the_expected_sla_and_the_plan_says_so() 
     clock = ManualClock()
     starts = LearnedStarts(MemoryStore(clock), PLACE, clock)
     for seconds in (200.0, 300.0, 600.0) * 3:
-        starts.observed(seconds, None)
+        starts.observed(seconds, PlaceFactors())
     limits = learned(ROOM, starts)
     assert limits.start_seconds == pytest.approx(300)
     assert limits.start_seconds * SLA_BUFFER + limits.start_late_seconds > 600
@@ -71,12 +71,12 @@ def test_other_dispatchers_learn_it_after_a_while_and_places_are_apart() -> None
     mine, theirs, elsewhere = (LearnedStarts(store, place, clock) for place in (PLACE, PLACE, "emr us-east-1"))
     assert learned(ROOM, theirs) == ROOM.limits
     for _ in range(STARTS_KEPT + 5):
-        mine.observed(100.0, 2.0)
+        mine.observed(100.0, PlaceFactors((2.0,)))
     assert learned(ROOM, theirs) == ROOM.limits
     clock.sleep(READ_AGAIN_SECONDS + 1)
     assert learned(ROOM, theirs).start_seconds == pytest.approx(100)
     assert learned(ROOM, elsewhere) == ROOM.limits
-    assert theirs.applied(ROOM).place_factors == (2.0,) * STARTS_KEPT
+    assert theirs.applied(ROOM).place_factors.plain == (2.0,) * STARTS_KEPT
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -86,7 +86,7 @@ def test_a_state_that_does_not_answer_costs_an_observation_and_fails_nothing(whe
     starts = LearnedStarts(store, PLACE, clock)
     key = ClusterStartsObject(PLACE).key
     store.fail("overwrite", key, when=when)  # type: ignore[arg-type]
-    starts.observed(100.0, None)
+    starts.observed(100.0, PlaceFactors())
     store.fail("read", key, times=None)
     clock.sleep(READ_AGAIN_SECONDS + 1)
     assert learned(ROOM, starts).start_seconds < 420
@@ -99,7 +99,7 @@ def test_a_damaged_note_is_left_out_and_replaced() -> None:
     store.overwrite(ClusterStartsObject(PLACE).key, b"{")
     starts = LearnedStarts(store, PLACE, clock)
     assert learned(ROOM, starts) == ROOM.limits
-    starts.observed(100.0, None)
+    starts.observed(100.0, PlaceFactors())
     assert learned(ROOM, LearnedStarts(store, PLACE, clock)).start_seconds < 420
 
 
@@ -150,7 +150,7 @@ def test_machines_that_run_anyway_start_as_their_own_sessions_did_and_a_first_pl
     assert (first.start_seconds, first.start_late_seconds) == (20, 0)
     assert first.start_note == "no start was observed here yet: it may take 10 to 40 s"
     for seconds in (30.0, 34.0, 38.0) * 3:
-        starts.observed(seconds, 1.5)
+        starts.observed(seconds, PlaceFactors((1.5,)))
     later = on_machines(starts)
     assert later.start_seconds == pytest.approx(34)
     assert later.start_seconds * SLA_BUFFER + later.start_late_seconds > 38
@@ -165,7 +165,7 @@ def test_a_tables_first_session_is_corrected_by_those_of_other_tables_there() ->
     starts = LearnedStarts(MemoryStore(clock), "standalone", clock)
     alone = size_session(SIZE, on_machines(starts), None, None)
     for _ in range(ENOUGH):
-        starts.observed(20.0, 1.5)
+        starts.observed(20.0, PlaceFactors((1.5,)))
     beside = size_session(SIZE, on_machines(starts), None, None)
     assert beside.time.work_seconds == pytest.approx(1.5 * alone.time.work_seconds)
     assert f"{ENOUGH} recent sessions there took 1.50 to 1.50 of the first prediction" in beside.arithmetic[-2]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.catalog.actions import TIMINGS_KEPT
-from compactor.planning.own_errors import COVERAGE, ENOUGH, FACTOR_MAX, FACTOR_MIN, OwnErrors
+from compactor.planning.own_errors import COVERAGE, ENOUGH, FACTOR_MAX, FACTOR_MIN, OwnErrors, PlaceFactors
 from compactor.planning.sizing import Resources, SessionSize, Sizing, size_session
 from compactor.planning.time_model import SLA_BUFFER, SLA_BUFFER_SECONDS_MIN, with_buffer
 
@@ -87,13 +87,16 @@ def test_a_plan_says_what_its_expected_sla_rests_on() -> None:
     assert "with the buffer of its own sessions" in enough.arithmetic[-2]
 
 
-def test_where_a_tables_own_rounds_correct_the_steps_other_tables_say_only_how_far_sessions_lie_apart() -> None:
-    there = Resources(4 * GIB, 2, start_seconds=0.0, place_factors=(3.0,) * ENOUGH)
+def test_where_a_tables_own_rounds_correct_the_steps_only_sessions_count_that_were_corrected_likewise() -> None:
+    there = Resources(4 * GIB, 2, start_seconds=0.0, place_factors=PlaceFactors(plain=(3.0,) * ENOUGH))
     first = size_session(MILLIONS, there, None, None).time.seconds
-    assert first == pytest.approx(3 * size_session(MILLIONS, replace(there, place_factors=()), None, None).time.seconds)
+    assert first == pytest.approx(
+        3 * size_session(MILLIONS, replace(there, place_factors=PlaceFactors()), None, None).time.seconds
+    )
     corrected = replace(MILLIONS, corrections=(("dedupe", 3.0),))
     assert size_session(corrected, there, None, None).prediction.own.centre == 1
-    apart = size_session(corrected, replace(there, place_factors=(1.0, 2.0, 4.0) * ENOUGH), None, None)
+    likewise = PlaceFactors(plain=(3.0,) * ENOUGH, corrected=(0.5, 1.0, 2.0) * ENOUGH)
+    apart = size_session(corrected, replace(there, place_factors=likewise), None, None)
     assert apart.prediction.own.centre == 1
     assert apart.expected_sla > 2 * apart.time.seconds
     assert "with the buffer of the sessions there" in apart.arithmetic[-2]
