@@ -8,11 +8,11 @@
 | sessions        | prediction x                                | expected SLA                                       |
 |-----------------|---------------------------------------------|----------------------------------------------------|
 | 0               | p                                           | prediction and 10 %; said to be wide if p is 1     |
-| 1 to ENOUGH - 1 | p * (the greatest factor / p) ** (n / (n + 2)) | prediction and 10 %                             |
+| 1 to ENOUGH - 1 | p * (the greatest factor / p) ** (n / (n + 2)) | prediction and 10 %                              |
 | ENOUGH and more | the median factor                           | the bound that holds for `COVERAGE` of sessions    |
 
 Where a table has fewer than `ENOUGH` sessions and its place has more, the spread of those takes the place of the 10 %,
-if it is wider.
+if it is wider, and the table's median factor that of the greatest.
 """
 
 from __future__ import annotations
@@ -110,7 +110,10 @@ class OwnErrors:
             return before
         if self.are_enough:
             return median(self.factors)
-        return before * math.pow(max(self.factors) / before, len(self.factors) / (len(self.factors) + PULL))
+        # The flat 10 % allow for no spread, so the prediction does.
+        is_spread_known = self.others is not None and self.others.are_enough
+        own = median(self.factors) if is_spread_known else max(self.factors)
+        return before * math.pow(own / before, len(self.factors) / (len(self.factors) + PULL))
 
     @property
     def bound(self) -> float | None:

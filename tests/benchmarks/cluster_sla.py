@@ -4,7 +4,8 @@ A standalone Spark of two workers in processes of their own, lake and state on S
 instruction after the other, as its users would send them; what counts is the expected SLA of a session's first plan,
 against the time from its launch to its end.
 
-All run under one dispatcher, which learns from them. With `--outcomes FILE` each is noted there when it has ended.
+All run under one dispatcher, which learns from them; nothing is collected, so they fill some 35 GB. With
+`--outcomes FILE` each is noted there when it has ended.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def cluster_trials(seed: int, scale: float = 1.0) -> list[list[ClusterTrial]]:
 
 def _of_table(table: int, chance: random.Random, scale: float) -> list[ClusterTrial]:
     text_bytes = (0, 20, 100, 400)[table % 4]
-    rows = int(chance.uniform(4e8, 1.2e9) / (text_bytes + 100) * scale)
+    rows = int(chance.uniform(2e8, 6e8) / (text_bytes + 100) * scale)
     found = [ClusterTrial(table, 0, rows, 0, text_bytes, chance.choice((1, 2, 3)))]
     for number in range(1, SESSIONS_OF_A_TABLE):
         share = 0.02 * 30 ** chance.random()

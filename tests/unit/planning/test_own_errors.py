@@ -51,6 +51,7 @@ def test_where_a_table_has_few_sessions_those_of_other_tables_there_speak_first(
     assert one.bound / one.centre == pytest.approx(none.bound / none.centre)
     assert OwnErrors.of([0.5] * ENOUGH, others).centre == 0.5
     assert OwnErrors.of([], others[:3]).bound is None
+    assert OwnErrors.of([2.0, 8.0, 2.0], others).centre == pytest.approx(2.0), "an accident is in the spread of others"
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=40))
