@@ -67,6 +67,9 @@ class _Planned:
 WAIT_POLL_SECONDS = 5.0
 """Interval of looks at a stream that another session has: short beside a session, and one or two requests each."""
 
+SESSIONS_IN_A_FOLDER = 4
+"""Small sessions side by side. More wait less for the disk, and more for each other's turn in Python."""
+
 TASKS_AT_ONCE = 4
 """Tasks at a time of a session here, on an object store: while one waits for answers, another one computes."""
 
@@ -172,7 +175,8 @@ class _Work:
                 run_one(session, lambda: (plans[_id(session)].plan, InProcessEngine()), own)
 
             beside = [each for each in at_work if plans[_id(each)].side_by_side]
-            run_concurrently(self._lake.location, run_beside_others, beside, writes=True)
+            at_once = AT_ONCE if self._lake.location.is_remote else SESSIONS_IN_A_FOLDER
+            run_concurrently(self._lake.location, run_beside_others, beside, at_once, writes=True)
             for session in at_work:
                 planned = plans[_id(session)]
                 if not planned.side_by_side:

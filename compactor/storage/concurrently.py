@@ -9,9 +9,6 @@ from compactor.storage.location import StoreLocation
 
 AT_ONCE = 16
 
-WRITES_AT_ONCE = 4
-"""In a local folder. More threads wait less for the disk, and more for each other's turn in Python."""
-
 ElementT = TypeVar("ElementT")
 ResultT = TypeVar("ResultT")
 
@@ -30,7 +27,7 @@ def run_concurrently(
     starts, and one that is written waits for the disk.
     """
     if len(elements) > 1 and (location.is_remote or writes):
-        with ThreadPoolExecutor(at_once if location.is_remote else min(at_once, WRITES_AT_ONCE)) as threads:
+        with ThreadPoolExecutor(at_once) as threads:
             return list(threads.map(call, elements))
     return [call(element) for element in elements]
 

@@ -10,7 +10,7 @@ to later.
     make sla ARGS=--clusters                                (see `cluster_sla.py`)
 
 With `--outcomes FILE` each session is noted there when it has ended, and a later run with the same options goes on
-after those: `--at-most 50` measures 50 now.
+after those, as a dispatcher that is started anew: `--at-most 50` measures 50 now.
 """
 
 from __future__ import annotations

@@ -258,8 +258,8 @@ def test_a_look_leaves_what_the_server_sent_whatever_was_shown_before(browser: B
 
 
 def test_a_page_that_stays_open_does_not_grow(browser: Browser, served: Served) -> None:
-    """A table with a plot, whose points are others at each look: what each left would be there 25 times. One plot
-    (10 listeners, 50 nodes) may wait for its collection."""
+    """A table with a plot, whose points are others at each look. A plot (10 listeners and 50 nodes) may wait for its
+    collection whenever the browser is asked, so the least of five answers counts."""
     looks = 0
 
     def with_a_plot(route: Route) -> None:
@@ -277,19 +277,19 @@ def test_a_page_that_stays_open_does_not_grow(browser: Browser, served: Served) 
         session = page.context.new_cdp_session(page)
         session.send("Performance.enable")
         sizes = []
-        for _ in range(2):
-            for _ in range(25):
-                seen = looks
-                with page.expect_response(f"{served.url}/tables/{TABLE}"):
-                    page.clock.run_for(LOOK_SECONDS * 1_000)
-                assert looks == seen + 1
-                page.wait_for_function(f"document.getElementById('lag').dataset.points.includes('[{looks}, 2]')")
-            session.send("HeapProfiler.collectGarbage")
-            metrics = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
-            sizes.append({name: metrics[name] for name in ("Nodes", "JSEventListeners", "Documents")})
+        for number in range(50):
+            seen = looks
+            with page.expect_response(f"{served.url}/tables/{TABLE}"):
+                page.clock.run_for(LOOK_SECONDS * 1_000)
+            assert looks == seen + 1
+            page.wait_for_function(f"document.getElementById('lag').dataset.points.includes('[{looks}, 2]')")
+            if number % 5 == 4:
+                session.send("HeapProfiler.collectGarbage")
+                metrics = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
+                sizes.append((metrics["Nodes"], metrics["JSEventListeners"]))
         assert page.locator("#lag .uplot").count() == 1
-        assert sizes[1]["Nodes"] <= sizes[0]["Nodes"] + 100, sizes
-        assert sizes[1]["JSEventListeners"] < sizes[0]["JSEventListeners"] + 25, sizes
+        for of_kind, more in zip(zip(*sizes, strict=True), (100, 5), strict=True):
+            assert min(of_kind[5:]) <= min(of_kind[:5]) + more, sizes
 
 
 def test_a_feed_that_is_gone_is_told_and_the_page_is_right_without_it(browser: Browser, demo: Demo) -> None:

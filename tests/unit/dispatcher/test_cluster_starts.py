@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compactor.planning.bundle_plan import BundleBounds
-from compactor.planning.own_errors import ENOUGH, PlaceFactors
+from compactor.planning.own_errors import ENOUGH, FACTORS_KEPT, PlaceFactors
 from compactor.planning.sizing import Resources, SessionSize, size_session
 from compactor.planning.time_model import SLA_BUFFER
 from compactor.session_job import _seconds_since
@@ -76,7 +76,7 @@ def test_other_dispatchers_learn_it_after_a_while_and_places_are_apart() -> None
     clock.sleep(READ_AGAIN_SECONDS + 1)
     assert learned(ROOM, theirs).start_seconds == pytest.approx(100)
     assert learned(ROOM, elsewhere) == ROOM.limits
-    assert theirs.applied(ROOM).place_factors.plain == (2.0,) * STARTS_KEPT
+    assert theirs.applied(ROOM).place_factors.plain == (2.0,) * FACTORS_KEPT
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
