@@ -258,8 +258,9 @@ def test_a_look_leaves_what_the_server_sent_whatever_was_shown_before(browser: B
 
 
 def test_a_page_that_stays_open_does_not_grow(browser: Browser, served: Served) -> None:
-    """A table with a plot, whose points are others at each look. A plot (10 listeners and 50 nodes) may wait for its
-    collection whenever the browser is asked, so the least of five answers counts."""
+    """A table with a plot, whose points are others at each look: what each left would be there 25 times. Up to two
+    plots (9 listeners and 46 nodes each) wait for their collection whenever the browser is asked; the least of five
+    answers counts."""
     looks = 0
 
     def with_a_plot(route: Route) -> None:
@@ -288,7 +289,7 @@ def test_a_page_that_stays_open_does_not_grow(browser: Browser, served: Served) 
                 metrics = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
                 sizes.append((metrics["Nodes"], metrics["JSEventListeners"]))
         assert page.locator("#lag .uplot").count() == 1
-        for of_kind, more in zip(zip(*sizes, strict=True), (100, 5), strict=True):
+        for of_kind, more in zip(zip(*sizes, strict=True), (100, 20), strict=True):
             assert min(of_kind[5:]) <= min(of_kind[:5]) + more, sizes
 
 
