@@ -12,7 +12,6 @@ from compactor.catalog.delta_writer import DELTAS_MAX, SECONDS, SIZE_BYTES_MAX, 
 from compactor.catalog.dropping import (
     Drop,
     Purge,
-    definition_log,
     drop_partitions,
     drop_table,
     matching_partitions,
@@ -81,6 +80,7 @@ class Table(tables.Table):
         Raises `Invalid`, before anything is written, if a partition's state of that time is out of reach."""
         from compactor.catalog.restoring import Restore, StreamRestore
 
+        self.read_again(known_seconds=0)
         if partition:
             wanted = matching_partitions(self._store, self.definition, partition)
         else:
@@ -106,7 +106,6 @@ class Table(tables.Table):
         as_of_ms = time_ms(as_of) if entry is None else streams[0].load(as_of=entry).at_ms
         if as_of_ms > self._clock.now_ms():
             raise Invalid(f"as_of is {as_of}, which is still to come: give a time in the past")
-        self.refresh(definition_log(self._store, self.table_id, self._clock).load().state)
         return [
             StreamRestore(self._store, stream, self.properties, self._clock, as_of_ms=as_of_ms, as_of_entry=entry)
             for stream in streams

@@ -53,7 +53,16 @@ class TableDropped(Document):
     at_ms: int
 
 
-TableAction = Annotated[TableCreated | TablePropertiesSet | TableDropped, Field(discriminator="action")]
+class NewsHintsBegun(Document):
+    """Writers put news hints from this entry on, and readers do not rely on them yet. `at_ms`: the writer's clock."""
+
+    action: Literal["news_hints_begun"] = "news_hints_begun"
+    at_ms: int
+
+
+TableAction = Annotated[
+    TableCreated | TablePropertiesSet | NewsHintsBegun | TableDropped, Field(discriminator="action")
+]
 
 
 @dataclass(frozen=True)
@@ -62,13 +71,20 @@ class TableDefinition:
 
     Attributes:
         arrow_schema: the declared schema, as text
+        hints_begun_at_ms: since when writers put news hints; None: since the table was created, or never
         dropped_at_ms: None: the table is not dropped"""
 
     table_id: str
     partition_keys: tuple[str, ...]
     arrow_schema: str | None
     properties: TableProperties = NO_PROPERTIES
+    hints_begun_at_ms: int | None = None
     dropped_at_ms: int | None = None
+
+    @property
+    def puts_hints(self) -> bool:
+        """Whether writers put news hints. Readers rely on them if the property `news_hints` is true."""
+        return bool(self.properties.news_hints) or self.hints_begun_at_ms is not None
 
     @cached_property
     def schema(self) -> pa.Schema | None:
@@ -92,8 +108,7 @@ class TableDefinition:
 
     def as_new(self) -> TableDefinition:
         """The definition of a table that is created now: a schema that is declared is a contract, and writers hint a
-        keeper at the streams of which there may be many, unless its creator says otherwise. Tables that were created
-        before have what they were created with."""
+        keeper at the streams of which there may be many, unless its creator says otherwise."""
         defaults: dict[str, object] = {}
         if self.arrow_schema is not None:
             defaults["schema_growth"] = SchemaGrowth.REFUSE
@@ -184,7 +199,13 @@ def _apply(definition: TableDefinition | None, action: TableAction) -> TableDefi
         case TablePropertiesSet():
             if definition is None:
                 raise Corrupt("properties are set before the table is created")
-            return replace(definition, properties=action.properties)
+            refused = action.properties.news_hints is False
+            begun_at_ms = None if refused else definition.hints_begun_at_ms
+            return replace(definition, properties=action.properties, hints_begun_at_ms=begun_at_ms)
+        case NewsHintsBegun():
+            if definition is None:
+                raise Corrupt("news hints begin before the table is created")
+            return replace(definition, hints_begun_at_ms=action.at_ms)
         case TableDropped():
             if definition is None:
                 raise Corrupt("the table is dropped before it is created")

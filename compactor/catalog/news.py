@@ -1,7 +1,7 @@
 """Hints that a stream has something to compact: a job run over many streams reads the logs of these only.
 
-The property `news_hints` is set when a table is created, or never. A table that has it stores an object
-`tables/<table id>/news/<partition>/<entry number>` for each such stream:
+A table with the property `news_hints` stores an object `tables/<table id>/news/<partition>/<entry number>` for each
+such stream:
 
     1  create the hint of entry n     before the entry, by the writer of an entry that gives the stream work
     2  write entry n
@@ -9,6 +9,8 @@ The property `news_hints` is set when a table is created, or never. A table that
 
 Step 3 never deletes a needed hint: later hints have greater numbers, since entry c exists. So every stream with work
 has a hint. A needless one (its writer lost a race or was killed, or it could not be deleted) costs one read of the log.
+
+The property is set when a table is created, or later by `compactor/maintenance/late_hints.py`.
 """
 
 from collections.abc import Iterator
@@ -51,9 +53,13 @@ class NewsHints:
 
     def before_entry(self, before: LogState[StreamSnapshot], after: LogState[StreamSnapshot]) -> None:
         """Step 1; called before an entry is written."""
-        table_id = self._folder.table_id
-        if has_news(after.state, table_id) and not has_news(before.state, table_id):
-            self._store.overwrite(NewsHint(self._folder, after.entry_number).key, b"")
+        if not has_news(before.state, self._folder.table_id):
+            self.put(after)
+
+    def put(self, at: LogState[StreamSnapshot]) -> None:
+        """If the stream has work at this entry."""
+        if has_news(at.state, self._folder.table_id):
+            self._store.overwrite(NewsHint(self._folder, at.entry_number).key, b"")
 
     def clear(self, at: LogState[StreamSnapshot]) -> None:
         """Step 3, if the stream has no work at this entry. A hint that cannot be deleted stays, and fails nothing."""

@@ -151,10 +151,10 @@ class TableProperties(SparseDocument):
         default=None, description="AWS Glue database in which dispatchers register the published table; on S3 only"
     )
 
-    news_hints: bool = Field(
-        default=False,
+    news_hints: bool | None = Field(
+        default=None,
         description="writers list the streams that have something to compact: `true` in a table that is created with "
-        "partition keys and `compact_when`, unless `create_table` says otherwise, which alone can set it",
+        "partition keys and `compact_when`; a keeper sets it in tables that get a policy later; `false`: never",
     )
 
     partition_by: dict[str, str] = Field(

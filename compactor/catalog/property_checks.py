@@ -59,7 +59,8 @@ def check_set_at_creation(partition_keys: Sequence[str], before: TableProperties
         raise Invalid("partition_by can only be set by create_table: rows that are there lie by it")
     if now.news_hints and not before.news_hints:
         raise Invalid(
-            "news_hints can only be set by create_table: streams that are there, and writers at work, have none"
+            "news_hints can only be set by create_table: streams that are there, and writers at work, have none; in a "
+            "table with partition keys and compact_when a keeper sets it"
         )
     was, mixed = (partitioning_of(partition_keys, each).mixed_keys for each in (before, now))
     if mixed != was:

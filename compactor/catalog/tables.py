@@ -346,8 +346,7 @@ class Table:
 
     def check_takes_deltas(self, known_seconds: float = PROPERTIES_KNOWN_SECONDS) -> None:
         """Raises `Invalid` if the table is offline or dropped, by what was read of it at most so long ago."""
-        if self._clock.monotonic_seconds() - self._defined_at_seconds >= known_seconds:
-            self.refresh(definition_log(self._store, self.table_id, self._clock).load().state)
+        self.read_again(known_seconds)
         _refuse_dropped(self.definition)
         if self.properties.state is TableState.OFFLINE:
             raise Invalid(
@@ -355,10 +354,18 @@ class Table:
                 f"`lithify table set {self.table_id} state=online`"
             )
 
+    def read_again(self, known_seconds: float = PROPERTIES_KNOWN_SECONDS) -> None:
+        """Reads the definition again if it was read so long ago. Writers call it first."""
+        if self._clock.monotonic_seconds() - self._defined_at_seconds >= known_seconds:
+            self.refresh(definition_log(self._store, self.table_id, self._clock).load().state)
+
     def refresh(self, definition: TableDefinition | None) -> None:
         """Takes over a definition that was just read. None: the destination does not exist yet."""
-        self.definition = definition or self.definition
-        self._defined_at_seconds = self._clock.monotonic_seconds()
+        with self._lock:
+            if definition is not None and definition.puts_hints != self.definition.puts_hints:
+                self._streams.clear()
+            self.definition = definition or self.definition
+            self._defined_at_seconds = self._clock.monotonic_seconds()
 
     # -- deltas
 
@@ -462,12 +469,6 @@ class Table:
         if partition is None:
             refuse_lost(self._store, self._folder)
 
-    def partitions_with_news(self) -> list[dict[str, str]] | None:
-        """The partitions that may have something to compact into this table; None: the table has no news hints."""
-        if not self.properties.news_hints:
-            return None
-        return sorted(partitions_with_news(self._store, self.table_id), key=by_values)
-
     def each_partition(self, *, with_news: bool) -> Iterator[dict[str, str]]:
         """The partitions, in the order of the store: all, or, if the table has news hints, those that may have
         something to compact. Each page is listed when the caller reaches it."""
@@ -517,7 +518,7 @@ class Table:
         with self._lock:
             stream = self._streams.pop(tuple(partition.items()), None) if are_texts else None
             if stream is None:
-                folder, hints = self._folder.stream(self.definition.in_key_order(partition)), self.properties.news_hints
+                folder, hints = self._folder.stream(self.definition.in_key_order(partition)), self.definition.puts_hints
                 stream = self._streams.pop(folder.partition, None) or PartitionStream.open(
                     self._store, folder, self._clock, hints=hints, others=self._others
                 )
@@ -556,6 +557,7 @@ class Table:
 
     def release_stream_version(self, partition: PartitionValues, stream_version: int) -> None:
         """Make a version the active one; the active one before it is deprecated in the same entry."""
+        self.read_again()
         self.stream(partition).log.append(lambda at: appending.release_stream_version(at.state, stream_version))
 
     def deprecate_stream_version(

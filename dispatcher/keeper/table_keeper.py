@@ -155,6 +155,13 @@ class TableLook:
     lag: TableLag | None = None
 
 
+def policy_of(table: Table, settings: KeeperSettings) -> CompactWhen | None:
+    """None: the table is left alone. One that declares no keys can be watched, by `manual`, and no more."""
+    policy = table.properties.compact_when or settings.default_policy
+    sends = policy is not None and policy.preset is not Preset.MANUAL
+    return None if sends and table.properties.primary_keys is None else policy
+
+
 class TableKeeper:
     """One table, as one keeper sees it. Not thread-safe."""
 
@@ -243,12 +250,7 @@ class TableKeeper:
         self.log.append(decide)
 
     def _policy(self) -> CompactWhen | None:
-        """None: the table is left alone. One that declares no keys can be watched, by `manual`, and no more."""
-        if self._table is None:
-            return None
-        policy = self._table.properties.compact_when or self._settings.default_policy
-        sends = policy is not None and policy.preset is not Preset.MANUAL
-        return None if sends and self._table.properties.primary_keys is None else policy
+        return None if self._table is None else policy_of(self._table, self._settings)
 
     def _read_again_when_due(self) -> bool:
         now_seconds = self._clock.monotonic_seconds()

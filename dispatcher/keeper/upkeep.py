@@ -1,5 +1,6 @@
 """What time demands of a lake and a state, whatever tables say: by the functions that the verbs call.
 
+    hints                 every `upkeep_seconds`: tables that got a policy after their creation get news hints
     retirement, garbage   every `upkeep_seconds`: `lithify gc --delete` of all tables
     the state             every `upkeep_seconds`: days of the history are closed, old plans deleted
     publication           every `PUBLISH_SECONDS`: published tables that lag
@@ -12,14 +13,16 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from compactor.lake import Table
 from compactor.log_context import LOG, Logged
 from compactor.maintenance.collection import Collection, GracePeriods
+from compactor.maintenance.late_hints import give_hints
 from compactor.model.background import BackgroundLoop
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Denied, LithifyError, Outdated
 from compactor.publishing.publication import PublishFailed, publish, publishers_of, with_gone_streams
 from dispatcher.keeper.keys import UpkeepDone, lake_name
-from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings
+from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings, policy_of
 from dispatcher.operations.lag_board import LagBoard
 from dispatcher.records.history_upkeep import HistoryUpkeep
 
@@ -60,9 +63,10 @@ class LakeUpkeep:
         self._clock = services.clock
         self._store = services.records.store
         self._board = board
-        self._grace_seconds = settings.grace_seconds
+        self._settings = settings
         self._key = UpkeepDone(lake_name(services.lake.location)).key
         self._seconds = {
+            "hints": settings.upkeep_seconds,
             "garbage": settings.upkeep_seconds,
             "state": settings.upkeep_seconds,
             "publication": PUBLISH_SECONDS,
@@ -75,6 +79,7 @@ class LakeUpkeep:
     def do_what_is_due(self) -> Upkeep:
         """A step that cannot be done is due again the next time."""
         steps: Mapping[str, Callable[[], Upkeep]] = {
+            "hints": self._give_hints,
             "garbage": self._collect,
             "state": self._clean,
             "publication": self._publish,
@@ -119,9 +124,19 @@ class LakeUpkeep:
             return UpkeepNote() if body is None else UpkeepNote.parse_durable(body, self._key)
         return UpkeepNote()
 
+    def _give_hints(self) -> Upkeep:
+        grace = GracePeriods(self._settings.grace_seconds)
+
+        def of_table(table: Table) -> Mapping[str, str]:
+            if policy_of(table, self._settings) is not None:
+                give_hints(self._services.lake.store, table, self._clock, grace.seconds_of(table.properties))
+            return {}
+
+        return Upkeep(failed=self._of_each_table(of_table))
+
     def _collect(self) -> Upkeep:
         lake = self._services.lake
-        run = Collection(lake, self._clock, GracePeriods(self._grace_seconds), deletes=True)
+        run = Collection(lake, self._clock, GracePeriods(self._settings.grace_seconds), deletes=True)
         run.collect_tables(lake.tables(), lake.dropped_tables())
         failed = {each.table_id or "unfinished writes": each.reason for each in run.failed}
         for store in {each.location.root_uri: each for each in (lake.store, self._store)}.values():
@@ -138,24 +153,28 @@ class LakeUpkeep:
 
     def _publish(self) -> Upkeep:
         published: list[str] = []
+
+        def of_table(table: Table) -> Mapping[str, str]:
+            if not table.properties.publish:
+                return {}
+            publishers = publishers_of(self._services.lake.store, table, self._clock)
+            streams = with_gone_streams(table, publishers, [table.stream(each) for each in table.partitions()])
+            outcomes = publish(publishers, streams)
+            published.append(table.table_id)
+            reasons = [reason for each in outcomes if isinstance(each, PublishFailed) for reason in each.reasons]
+            return {table.table_id: "; ".join(reasons)} if reasons else {}
+
+        return Upkeep(published=tuple(published), failed=self._of_each_table(of_table))
+
+    def _of_each_table(self, work: Callable[[Table], Mapping[str, str]]) -> Mapping[str, str]:
+        """What failed, by table."""
         failed: dict[str, str] = {}
         for table_id in self._services.lake.tables():
             try:
-                failed |= self._publish_table(table_id, published)
+                failed |= work(self._services.lake.table(table_id))
             except LithifyError as error:
                 failed[table_id] = str(error)
-        return Upkeep(published=tuple(published), failed=failed)
-
-    def _publish_table(self, table_id: str, published: list[str]) -> dict[str, str]:
-        table = self._services.lake.table(table_id)
-        if not table.properties.publish:
-            return {}
-        publishers = publishers_of(self._services.lake.store, table, self._clock)
-        streams = with_gone_streams(table, publishers, [table.stream(each) for each in table.partitions()])
-        outcomes = publish(publishers, streams)
-        published.append(table_id)
-        reasons = [reason for each in outcomes if isinstance(each, PublishFailed) for reason in each.reasons]
-        return {table_id: "; ".join(reasons)} if reasons else {}
+        return failed
 
 
 def _together(one: Upkeep, step: str, other: Upkeep) -> Upkeep:

@@ -160,7 +160,7 @@ class TableWatch:
         last_ms = self._all_at_ms if self._all_at_ms is not None or counts_idle else now_ms
         if last_ms is None or not 0 <= now_ms - last_ms < ALL_STREAMS_MS:
             return _ToLookAt(table.partitions(), True, all_at_ms=now_ms)
-        hinted = {encode_partition(each): each for each in table.partitions_with_news() or ()}
+        hinted = {encode_partition(each): each for each in table.each_partition(with_news=True)}
         with_work = {each.key: each.partition for each in self.streams if each.has_work}
         changed = frozenset(with_work.keys() ^ hinted.keys())
         return _ToLookAt(list({**with_work, **hinted}.values()), False, changed, last_ms)

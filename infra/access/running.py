@@ -81,6 +81,12 @@ def _of_lakes(places: Places) -> tuple[Permission, ...]:
             ("s3:PutObject",),
             places.lake_objects("tables/*/streams/*/log/*"),
         ),
+        Permission(
+            "GiveHints",
+            "a table's log says that writers hint at streams with news; and the first hints of those",
+            ("s3:PutObject",),
+            places.lake_objects("tables/*/log/*", "tables/*/news/*"),
+        ),
         publish_tables(places),
     )
 

@@ -22,7 +22,7 @@ FOR_LITHIFY: Mapping[str, frozenset[str]] = {
     "Table": frozenset(
         {
             *("check_takes_deltas", "each_partition", "known_schema", "look_up"),
-            *("partitions_even_dropped", "partitions_with_news", "refresh", "stream", "streams_kept"),
+            *("partitions_even_dropped", "read_again", "refresh", "stream", "streams_kept"),
         }
     ),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 
 from compactor import DeltaCatalog
@@ -79,6 +80,20 @@ def test_the_ingest_appends_what_a_register_document_names_quarantines_rows_and_
     changed = stage.lithify("WriterRole", "table", "append", "ACME.VISITS.V1", "changes.json", "--changes", "ops")
     assert changed.exit_code == 0, changed.err
     assert "1 change quarantined in " in changed.out
+    assert stage.gate.denied == [], "\n".join(map(str, stage.gate.denied))
+
+
+def test_the_keeper_gives_hints_to_a_table_that_gets_a_policy_later(stage: DeployedStage) -> None:
+    lake = DeltaCatalog(open_store(StoreLocation(stage.lake, stage.direct_s3_url, REGION)), SystemClock())
+    later = lake.create_table("ACME.LATER.V1", ["day"], primary_keys=["id"])
+    later.append({"day": "1"}, pa.table({"id": [1]}))
+    later.set_properties({"compact_when": {"pending_rows": 2}})
+    stage.gate.denied.clear()
+    for days in (30.0, 45.0):
+        kept = stage.keep(days=days)
+        assert kept.exit_code == 0, kept.err
+    assert lake.table("ACME.LATER.V1").properties.news_hints
+    assert len(stage.keys("Lakes", "lake/tables/ACME.LATER.V1/news/")) == 1
     assert stage.gate.denied == [], "\n".join(map(str, stage.gate.denied))
 
 

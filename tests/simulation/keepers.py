@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache, partial
@@ -330,12 +330,11 @@ class Keepers:
         for number in range(self.chance.randint(1, 3)):
             table_id = f"ACME.T{number}.V1"
             keys = self.chance.choice([(), ("day",)])
-            table = self.world.table(
-                self.chance.choice(POLICIES), table_id, keys, news_hints=self.chance.random() < 0.5
-            )
-            policy = table.properties.compact_when
-            assert policy is not None
-            self._policies[table_id] = policy
+            policy, is_kept_at_once = self.chance.choice(POLICIES), self.chance.random() < 0.5
+            table = self.world.table(policy if is_kept_at_once else None, table_id, keys)
+            kept = table.set_properties({"compact_when": policy}).compact_when
+            assert kept is not None
+            self._policies[table_id] = kept
 
     # -- time
 
@@ -650,7 +649,7 @@ def break_on_purpose(what: Break) -> None:
             whole = LakeUpkeep.do_what_is_due
 
             def hasty(self: LakeUpkeep) -> Upkeep:
-                self._grace_seconds = 0.0
+                self._settings = replace(self._settings, grace_seconds=0.0)
                 return whole(self)
 
             LakeUpkeep.do_what_is_due = hasty  # type: ignore[method-assign]

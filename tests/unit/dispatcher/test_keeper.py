@@ -529,7 +529,7 @@ def test_an_idle_look_sends_one_request_a_table() -> None:
 STREAMS = 100
 
 
-def with_compacted_streams(world: KeeperWorld, news_hints: bool, policy: object = "streaming") -> None:
+def with_compacted_streams(world: KeeperWorld, news_hints: bool | None, policy: object = "streaming") -> None:
     world.table(policy, keys=("day",), news_hints=news_hints)
     for day in range(STREAMS):
         world.append(partition={"day": str(day)})
@@ -691,28 +691,28 @@ def test_a_step_of_the_upkeep_that_fails_keeps_no_other_from_being_done_and_is_d
     upkeep = upkeep_of(world, keeper, FaultyStore(world.state), lake)
     lake.fail("list_folders", error=Denied)
     first = upkeep.do_what_is_due()
-    assert first.steps == ("garbage", "state", "publication")
-    assert list(first.failed) == ["garbage"]
-    assert list(keeper.board.troubles) == ["garbage"]
+    assert first.steps == ("hints", "garbage", "state", "publication")
+    assert list(first.failed) == ["hints"]
+    assert list(keeper.board.troubles) == ["hints"]
     second = upkeep.do_what_is_due()
-    assert (second.steps, dict(second.failed), keeper.board.troubles) == (("garbage",), {}, {})
+    assert (second.steps, dict(second.failed), keeper.board.troubles) == (("hints",), {}, {})
     assert upkeep.do_what_is_due().steps == ()
 
 
-def test_garbage_that_another_keeper_collects_is_left_to_it_for_an_hour(world: KeeperWorld) -> None:
+def test_a_step_that_another_keeper_does_is_left_to_it_for_an_hour(world: KeeperWorld) -> None:
     world.table()
     keeper, state, lake = world.keeper(), FaultyStore(world.state), FaultyStore(world.lake_store)
     state.stop_at(1)  # after its first write
     with pytest.raises(Stopped):
         upkeep_of(world, keeper, state, lake).do_what_is_due()
     note = UpkeepNote.parse_durable(world.state.read(UpkeepDone(lake_name(world.lake.location)).key) or b"", "")
-    assert note == UpkeepNote(begun_at_ms={"garbage": world.clock.now_ms()})
+    assert note == UpkeepNote(begun_at_ms={"hints": world.clock.now_ms()})
     other = upkeep_of(world, keeper, FaultyStore(world.state), lake)
-    assert other.do_what_is_due().steps == ("state", "publication")
+    assert other.do_what_is_due().steps == ("garbage", "state", "publication")
     world.clock.sleep(60 * MINUTE - 0.001)
-    assert "garbage" not in other.do_what_is_due().steps
+    assert "hints" not in other.do_what_is_due().steps
     world.clock.sleep(0.001)
-    assert "garbage" in other.do_what_is_due().steps
+    assert "hints" in other.do_what_is_due().steps
 
 
 def test_an_upkeep_without_its_state_is_a_trouble_and_none_of_the_look(world: KeeperWorld) -> None:
@@ -720,7 +720,38 @@ def test_an_upkeep_without_its_state_is_a_trouble_and_none_of_the_look(world: Ke
     keeper, state = world.keeper(), FaultyStore(world.state)
     state.fail("read", "upkeep.json", times=None)
     upkeep = upkeep_of(world, keeper, state, FaultyStore(world.lake_store))
-    assert set(upkeep.do_what_is_due().failed) == {"garbage", "state", "publication"}
+    assert set(upkeep.do_what_is_due().failed) == {"hints", "garbage", "state", "publication"}
     state.heal()
-    assert set(upkeep.do_what_is_due().steps) == {"garbage", "state", "publication"}
+    assert set(upkeep.do_what_is_due().steps) == {"hints", "garbage", "state", "publication"}
     assert keeper.board.troubles == {}
+
+
+DAY = 24 * 60 * MINUTE
+
+
+def test_an_idle_look_at_a_table_that_got_its_policy_later_is_one_request_in_the_end(world: KeeperWorld) -> None:
+    with_compacted_streams(world, None, policy=None)
+    world.lake.table(ORDERS).set_properties({"compact_when": {"pending_rows": 1}, "gc_grace_seconds": 3_600})
+    keeper, requests = run_once(world)
+    assert requests > STREAMS
+    upkeep = upkeep_of(world, keeper, FaultyStore(world.state), FaultyStore(world.lake_store))
+    for _ in range(3):
+        assert upkeep.do_what_is_due().failed == {}
+        world.clock.sleep(DAY)
+    run_once(world)
+    entries_more = 3  # of the table's log: its policy, and two of its hints
+    assert run_once(world)[1] <= 10 + entries_more
+    world.append(partition={"day": "7"})
+    run_once(world)
+    assert [len(each.streams) for each in made(world)] == [1]
+
+
+def test_a_table_that_nobody_keeps_gets_no_hints(world: KeeperWorld) -> None:
+    world.table(None, keys=("day",))
+    world.table(None, "ACME.KEPT.V1", keys=("day",), compact_when="nightly", news_hints=False)
+    upkeep = upkeep_of(world, world.keeper(), FaultyStore(world.state), FaultyStore(world.lake_store))
+    for _ in range(2):
+        assert upkeep.do_what_is_due().failed == {}
+        world.clock.sleep(30 * DAY)
+    for table_id in (ORDERS, "ACME.KEPT.V1"):
+        assert not world.lake.table(table_id).definition.puts_hints
