@@ -40,6 +40,9 @@ def packed_once(folder: Path) -> Path:
     return archive
 
 
+_CLEANUP = [f"-Dspark.worker.cleanup.{each}" for each in ("enabled=true", "interval=60", "appDataTtl=1")]
+"""Each application has the environment unpacked in its work folders: a gigabyte for each worker."""
+
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 
@@ -125,7 +128,7 @@ def standalone_spark(folder: Path, workers: int = 2) -> Iterator[StandaloneSpark
         **{name: os.environ[name] for name in ("JDK_JAVA_OPTIONS",) if name in os.environ},
         "AWS_ACCESS_KEY_ID": ACCESS_KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-        "SPARK_WORKER_OPTS": "-Dspark.worker.cleanup.enabled=true -Dspark.worker.cleanup.appDataTtl=1",
+        "SPARK_WORKER_OPTS": " ".join(_CLEANUP),
     }
     port, web_port = free_ports(2)
     spark = StandaloneSpark(folder, environment, port, web_port)
