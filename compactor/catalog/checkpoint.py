@@ -174,13 +174,12 @@ def _deltas(table: pa.Table, retired_position: int | None, retracted: Sequence[i
     """The deltas that are still part of the stream version. Rows of other deltas are filtered out before decoding."""
     import pyarrow.compute as pc
 
-    array = table.column("delta").combine_chunks()
-    positions = array.field("position")
-    if retired_position is not None:
-        array = array.filter(pc.greater(positions, retired_position))
+    array = table.column("delta").combine_chunks().drop_null()
+    if retired_position is not None:  # a slice, for a filter copies every field
+        positions = array.field("position").to_numpy(zero_copy_only=False)
+        array = array.slice(int(positions.searchsorted(retired_position, side="right")))
     if retracted:
         array = array.filter(pc.invert(pc.is_in(array.field("position"), pa.array(retracted, pa.int64()))))
-    array = array.drop_null()
     # What is wrong with all rows shows at the first, or at the last: then the log is replayed instead.
     for row in (array.slice(0, 1), array.slice(max(len(array) - 1, 0))):
         _DELTA.to_values(row)
