@@ -24,7 +24,7 @@ def test_what_is_due_is_compacted_and_the_log_says_what_it_took(
     services = ("--endpoint-url", mailroom.endpoint_url, "--region", REGION)
     looked = json.loads(command(*once, *services).out)
     assert (looked["decided"], looked["sent"], looked["open"]) == (1, 1, 1)
-    assert looked["upkeep"]["steps"] == ["garbage", "state", "publication"]
+    assert looked["upkeep"]["steps"] == ["hints", "garbage", "state", "publication"]
     house.dispatch()
     looked = json.loads(command(*once, *services).out)
     assert (looked["decided"], looked["ended"], looked["open"]) == (0, 1, 0)
