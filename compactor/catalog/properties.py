@@ -421,7 +421,7 @@ def value_of_text(name: str, text: str) -> object:
         except ValueError as error:
             raise Invalid(f"{name}: {text!r} begins as JSON and is none: {error}") from error
     field = TableProperties.model_fields.get(name)
-    if field is not None and field.annotation is bool and text in ("true", "false"):
+    if field is not None and bool in (field.annotation, *get_args(field.annotation)) and text in ("true", "false"):
         return text == "true"
     is_number = field is not None and _takes_numbers(field.annotation)
     digits = text.replace("_", "").replace(",", "")

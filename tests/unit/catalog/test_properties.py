@@ -194,6 +194,8 @@ def test_a_property_of_a_newer_release_is_told_as_such(store: MemoryStore, order
         ("rows_per_compacted_file", "4,000_000", 4_000_000),
         ("destination_compacted_table_id", "A.B.V2", "A.B.V2"),
         ("state", "offline", "offline"),
+        ("session_plans", "true", True),
+        ("news_hints", "false", False),
     ],
 )
 def test_a_property_can_be_written_on_a_command_line(orders: Table, name: str, text: str, expected: object) -> None:
