@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 from compactor.catalog.definition import NewsHintsBegun, TableAction, TableDefinition, set_properties
 from compactor.catalog.dropping import definition_log
+from compactor.catalog.news import NewsHints
+from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import PROPERTIES_KNOWN_SECONDS, Table
 from compactor.log.durable_log import LogState
 from compactor.log_context import LOG
@@ -47,7 +49,7 @@ def give_hints(store: ObjectStore, table: Table, clock: Clock, grace_seconds: fl
         LOG.info("news_hints_begun", table=table.table_id)
     elif clock.now_ms() - begun_at_ms >= (2 * grace_seconds + PROPERTIES_KNOWN_SECONDS) * 1000:
         partitions = table.partitions()
-        run_concurrently(store.location, lambda partition: _hint(table, partition), partitions)
+        run_concurrently(store.location, lambda partition: _hint(store, table.stream(partition)), partitions)
         table.refresh(log.append(rely).after.state)
         LOG.info("news_hints_given", table=table.table_id, streams=len(partitions))
 
@@ -57,7 +59,5 @@ def _takes_hints(definition: TableDefinition) -> bool:
     return is_there and bool(definition.partition_keys) and definition.properties.news_hints is None
 
 
-def _hint(table: Table, partition: dict[str, str]) -> None:
-    stream = table.stream(partition)
-    if stream.news is not None:
-        stream.news.put(stream.load())
+def _hint(store: ObjectStore, stream: PartitionStream) -> None:
+    NewsHints(store, stream.folder).put(stream.load())

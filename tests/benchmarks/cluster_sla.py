@@ -4,7 +4,7 @@ A standalone Spark of two workers in processes of their own, lake and state on S
 instruction after the other, as its users would send them; what counts is the expected SLA of a session's first plan,
 against the time from its launch to its end.
 
-All run under one dispatcher, which learns from them; nothing is collected, so they fill some 35 GB. With
+All run under one dispatcher, which learns from them; nothing is collected, so they fill some 25 GB. With
 `--outcomes FILE` each is noted there when it has ended.
 """
 
