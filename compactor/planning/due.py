@@ -123,7 +123,7 @@ def decide(figures: StreamFigures, policy: CompactWhen, now_ms: int, terms: Term
         return _next_rule(policy, measured, now_ms, floor_ms)
     if now_ms < floor_ms:
         return NotDue(floor_ms, "not_before_seconds", f"{since:,.0f} s since the last compaction, of {floor:,}")
-    why = rule.sentence(measured)
+    why = rule.sentence(measured) + _beyond_bound(policy, terms.cost)
     return _held_back(chosen, measured, now_ms, terms, rule, why) or Due(rule.name, why)
 
 
@@ -265,6 +265,14 @@ def _next_rule(policy: CompactWhen, measured: dict[str, float], now_ms: int, flo
     left_ms, figure = min(waits)
     until_ms, figure = max((now_ms + left_ms, figure), (floor_ms, "not_before_seconds"))
     return NotDue(until_ms, figure, why)
+
+
+def _beyond_bound(policy: CompactWhen, cost: Expected) -> str:
+    """That no session can keep the policy's bound: when it was set, nobody knew where sessions run."""
+    bound = policy.lag_bound_seconds()
+    if bound is None or cost.seconds <= bound:
+        return ""
+    return f"; a session is expected to take {cost.seconds:,.0f} s, longer than the lag of {bound:,} s that is allowed"
 
 
 # ------------------------------------------------------------------------------------------------ what holds back

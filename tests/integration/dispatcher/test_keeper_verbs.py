@@ -46,6 +46,20 @@ def test_a_plan_for_clusters_has_dollars(command: Command, places: tuple[str, ..
     assert stream["expected_usd"] > 0
 
 
+def test_a_plan_says_that_sessions_on_a_cluster_take_longer_than_the_lag_that_is_allowed(
+    command: Command, places: tuple[str, ...]
+) -> None:
+    def why(seconds: int) -> str:
+        policy = json.dumps({"pending_rows": 2, "lag_seconds": seconds})
+        assert command("table", "set", TABLE, *places[:2], f"compact_when={policy}").exit_code == 0
+        (stream,) = json.loads(command("keeper", "plan", *places, "--cluster", "emr", "-o", "json").out)["streams"]
+        assert stream["expected_seconds"] > 60
+        return str(stream["why"])
+
+    assert why(86_400) == "pending_rows 2 >= 2"
+    assert "longer than the lag of 60 s that is allowed" in why(60)
+
+
 @pytest.mark.parametrize(("share", "scope"), [("table", "table"), ("all", "all")])
 def test_a_plan_names_the_budget_that_a_session_would_pass(
     command: Command, places: tuple[str, ...], share: str, scope: str
