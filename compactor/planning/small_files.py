@@ -1,10 +1,11 @@
 """Which small compacted files of a partition are merged into fewer. Pure.
 
 Each run of new keys leaves a file, and a file that no later round touches would stay small for ever. A file is *small*
-if it has less than a quarter of what a compacted file takes. Small files that follow each other in file order, whatever
-larger ones lie between them, are merged if they fit one compacted file, and none of them has more bytes than all others
-of the group together. So the file of every byte that is rewritten grows to twice its size at least, and over the life
-of a table at most log2(files) times its bytes are rewritten by merges, for files of any sizes and in any order.
+if it has less than a quarter of what a compacted file takes; in a table without a key, less than half. Small files that
+follow each other in file order, whatever larger ones lie between them, are merged if they fit one compacted file, and
+none of them has more bytes than all others of the group together. So the file of every byte that is rewritten grows to
+twice its size at least, and over the life of a table at most log2(files) times its bytes are rewritten by merges, for
+files of any sizes and in any order.
 
 Worked: files of 8, 1, 1, 1, 1, 1, 1 and 1 MB: the seven are merged, since the first is larger than they together. With
 another one of 1 MB all nine are.
@@ -20,6 +21,9 @@ from compactor.model.files import DataFile, DeletionVector
 
 SMALL_FILE_SHARE = 0.25
 """A file with less than this share of a compacted file's rows and bytes is small."""
+
+SMALL_SHARE_IN_ORDER = 0.5
+"""Likewise in a table without a key, whose rows no later round rewrites: each is merged once more, by reference."""
 
 MERGES_PER_ROUND = 64
 """The most files that a round makes of small ones; what is left waits for later rounds. Worked: at 512 MiB each, they
@@ -122,10 +126,8 @@ def _size_of(file: DataFile, dead_rows: int) -> _Size:
 
 
 def _is_small(size: _Size, limits: MergeLimits) -> bool:
-    bytes_max = limits.bytes_per_file
-    return size.rows < SMALL_FILE_SHARE * limits.rows_per_file and (
-        bytes_max is None or size.size_bytes < SMALL_FILE_SHARE * bytes_max
-    )
+    bytes_max, share = limits.bytes_per_file, SMALL_SHARE_IN_ORDER if limits.in_order else SMALL_FILE_SHARE
+    return size.rows < share * limits.rows_per_file and (bytes_max is None or size.size_bytes < share * bytes_max)
 
 
 def _length_of_group(small: Sequence[_Size], start: int, limits: MergeLimits) -> int:
