@@ -1,6 +1,5 @@
 """How a table's feed is written: property `changes`, or the arguments of one call."""
 
-import json
 from enum import StrEnum
 from typing import Annotated, Self
 
@@ -8,7 +7,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from compactor.model.document import Document
 from compactor.model.errors import Invalid
-from compactor.model.wrong_input import sentences
+from compactor.model.wrong_input import json_of, sentences
 
 UPSERTS = ("i", "u", "c", "r", "insert", "update", "create", "read", "load", "upsert", "+i", "+u", "update_postimage")
 DELETES = ("d", "delete", "-d")
@@ -108,7 +107,7 @@ def feed_in_log_form(value: object) -> object:
     if not value.lstrip().startswith("{"):
         return {"format": value}
     try:
-        return json.loads(value)
+        return json_of(value, "changes")
     except ValueError:
         return value
 

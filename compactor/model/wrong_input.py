@@ -3,11 +3,14 @@
 import difflib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import ErrorDetails
+
+from compactor.model.errors import Invalid
 
 SHOWN_CHARACTERS_MAX = 80
 
@@ -30,6 +33,24 @@ def sentences(
     """A sentence for each finding in a document of this model, with what to write. `whole`: the document's name."""
     found = error.errors(include_url=False, include_context=False)
     return list(dict.fromkeys(_sentence(each, model, whole, show) for each in found))
+
+
+def without_repeats(pairs: list[tuple[str, JsonValue]], repeated: dict[str, None]) -> dict[str, JsonValue]:
+    """For `json.loads`: an object, whose fields that stand more than once are added to `repeated`."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        times = Counter(name for name, _ in pairs)
+        repeated.update((name, None) for name in found if times[name] > 1)
+    return found
+
+
+def json_of(text: str | bytes, name: str) -> JsonValue:
+    """Raises `ValueError` for what is no JSON, and `Invalid` if a field stands more than once. `name`: of the text."""
+    repeated: dict[str, None] = {}
+    found: JsonValue = json.loads(text, object_pairs_hook=lambda pairs: without_repeats(pairs, repeated))
+    if repeated:
+        raise Invalid(*(f"{name}: field {shown(field)} stands more than once".removeprefix(": ") for field in repeated))
+    return found
 
 
 def _sentence(found: ErrorDetails, model: type[BaseModel], whole: str, show: Callable[[object], str]) -> str:

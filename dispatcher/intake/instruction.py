@@ -28,7 +28,7 @@ from compactor.model.names import (
     TableId,
     render_partition,
 )
-from compactor.model.wrong_input import meant
+from compactor.model.wrong_input import meant, without_repeats
 from compactor.planning.spec import (
     HASH_BUCKET_COUNT_MAX,
     PAGE_CHECK_SHARE,
@@ -308,7 +308,7 @@ def parse_instruction(body: str) -> InstructionDocument | Violations:
     try:
         document = json.loads(
             body,
-            object_pairs_hook=lambda pairs: _without_repeats(pairs, repeated),
+            object_pairs_hook=lambda pairs: without_repeats(pairs, repeated),
             parse_constant=_refuse_constant,
         )
     except json.JSONDecodeError as error:
@@ -555,14 +555,6 @@ def _text_of(document: dict[str, JsonValue], field: str) -> str | None:
 def _task_token_of(document: dict[str, JsonValue]) -> str | None:
     value = document.get("task_token")
     return value if isinstance(value, str) and 0 < len(value) <= TASK_TOKEN_CHARACTERS_MAX else None
-
-
-def _without_repeats(pairs: list[tuple[str, JsonValue]], repeated: dict[str, None]) -> dict[str, JsonValue]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        times = Counter(name for name, _ in pairs)
-        repeated.update((name, None) for name in found if times[name] > 1)
-    return found
 
 
 def _refuse_constant(text: str) -> NoReturn:

@@ -1,11 +1,12 @@
 """Documents that an option gives: JSON as text, or the name of a file that holds it."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from compactor.model.errors import Invalid
-from compactor.model.wrong_input import sentences
+from compactor.model.wrong_input import json_of, sentences
 from dispatcher.scheduling.limits import Limits
 
 _OF_SESSIONS = "dispatcher.sessions: "
@@ -13,13 +14,18 @@ _OF_SESSIONS = "dispatcher.sessions: "
 
 
 def document_body(given: str, what: str) -> tuple[bytes, str]:
-    """The document, and its name in reasons: the file's, or `what`. Raises `Invalid` if it cannot be read."""
+    """The document, and its name in reasons: the file's, or `what`. Raises `Invalid` if it cannot be read, or has a
+    field more than once."""
     if given.lstrip().startswith("{"):
-        return given.encode(), what
-    try:
-        return Path(given).read_bytes(), given
-    except OSError as error:
-        raise Invalid(f"{what} {given} cannot be read: {error.strerror}".lstrip()) from error
+        body, where = given.encode(), what
+    else:
+        try:
+            body, where = Path(given).read_bytes(), given
+        except OSError as error:
+            raise Invalid(f"{what} {given} cannot be read: {error.strerror}".lstrip()) from error
+    with suppress(ValueError, RecursionError):  # whoever parses it says what is wrong
+        json_of(body, where)
+    return body, where
 
 
 def secret_in(file: Path, option: str) -> str:

@@ -266,3 +266,8 @@ def test_a_document_may_be_given_as_it_is_or_as_a_file(tmp_path: Path) -> None:
     assert document_body(str(file), "the limits")[1] == str(file)
     with pytest.raises(Invalid, match=r"^the cluster settings .*nowhere\.json cannot be read: No such file"):
         document_body(str(tmp_path / "nowhere.json"), "the cluster settings")
+    file.write_text('{"job_run": {"usd": 5, "usd": 500}}')
+    with pytest.raises(Invalid, match=r'limits\.json: field "usd" stands more than once'):
+        read_limits(str(file))
+    with pytest.raises(Invalid, match=r'^--limits: field "usd" stands more than once'):
+        read_limits(file.read_text(), "--limits")
