@@ -34,6 +34,7 @@ VARIABLE_PREFIX = "LITHIFY_"
 
 
 OPTIONS_FROM_ENVIRONMENT = (
+    "cluster",
     "cluster_settings",
     "dead_letter_queue_url",
     "default_policy",
@@ -47,6 +48,7 @@ OPTIONS_FROM_ENVIRONMENT = (
     "s3_endpoint_url",
     "state",
     "topic_arn",
+    "workers",
 )
 """Options that all verbs but `dispatch` take from a variable, too. `dispatch` takes every option from one."""
 

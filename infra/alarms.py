@@ -210,8 +210,8 @@ def _of_keeper(stage: Stage, ours: str) -> Iterator[Alarm]:
         ours,
         metric_name(table_lag.TABLES_LATE),
         1,
-        periods=between + 2,  # so many have two runs, of which one may begin late
-        times=2,
+        periods=between + 1,  # so many have one run, which may begin late
+        times=1,
     )
     yield Alarm(
         "KeeperSilent",

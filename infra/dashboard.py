@@ -110,7 +110,7 @@ def _graphs(stage: Stage, queues: QueueNames) -> Sequence[tuple[str, list[Line]]
             "Keeper",
             [
                 total(table_lag.TABLES_WATCHED, "Maximum", "tables"),
-                total(table_lag.TABLES_LATE, "Maximum", "tables above their bound"),
+                total(table_lag.TABLES_LATE, "Maximum", "late tables"),
                 total(lag_board.KEEPER_LOOKS, "Sum", f"looks in {PERIOD_SECONDS} s"),
                 total(lag_board.KEEPER_TROUBLES, "Maximum", "failures"),
             ],

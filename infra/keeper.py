@@ -15,20 +15,19 @@ from infra.stages import Stage
 
 CONTAINER = "keeper"
 SCRIPT = (
-    'grace=$1; upkeep=$2; cluster=$3; namespace=$4; shift 4; failed=0; for lake in "$@"; do '
-    'lithify keeper run --once --lake "$lake" --grace-hours "$grace" --upkeep-hours "$upkeep" --cluster "$cluster" '
-    '--metrics-namespace "$namespace" --output json || failed=1; done; '
-    'test $failed = 0 && echo \'{"keeper": "done"}\'; exit $failed'
+    'grace=$1; upkeep=$2; namespace=$3; shift 3; failed=0; for lake in "$@"; do '
+    'lithify keeper run --once --lake "$lake" --grace-hours "$grace" --upkeep-hours "$upkeep" '
+    '--metrics-namespace "$namespace" --output jsonl || failed=1; done; exit $failed'
 )
 """One lake after the other, whatever became of the one before; it fails if one failed. Hours and lakes are the script's
-arguments, so none of them is a word of the shell. The last line is counted: an alarm misses it."""
+arguments, so none of them is a word of the shell. The line that each writes is counted: an alarm misses it."""
 
-DONE = '{ $.keeper = "done" }'
-"""The pattern of the last line."""
+LOOKED = "{ $.decided >= 0 }"
+"""The pattern of that line: all tables were looked at, whatever failed for some of them."""
 
 
 def keeper_command(stage: Stage, lake_bucket: str) -> list[str]:
-    given = [str(stage.grace_hours), str(stage.keeper_hours), stage.spark, metrics_namespace(stage)]
+    given = [str(stage.grace_hours), str(stage.keeper_hours), metrics_namespace(stage)]
     return ["sh", "-c", SCRIPT, CONTAINER, *given, *lake_uris(stage, lake_bucket)]
 
 
@@ -38,6 +37,8 @@ def keeper_environment(stage: Stage, addresses: Addresses) -> dict[str, str]:
         "TOPIC_ARN": addresses.topic_arn,
         "PRICE_FILE": price_document(stage),
         "DEFAULT_POLICY": stage.default_policy,
+        "CLUSTER": stage.spark,
+        "WORKERS": str(stage.workers),
     }
     return task_variables(stage, addresses, own)
 
@@ -48,11 +49,11 @@ def keeper_container(place: ContainerPlace, stage: Stage, addresses: Addresses) 
 
 
 def count_runs(scope: Construct, stage: Stage, place: ContainerPlace) -> None:
-    """The metric of runs that ended well. One that never began is missed as one that failed."""
+    """The metric of looks that ended. One that never began is missed as one that could not be made."""
     logs.CfnMetricFilter(
         scope,
         "KeeperRuns",
-        filter_pattern=DONE,
+        filter_pattern=LOOKED,
         log_group_name=place.logs[CONTAINER].ref,
         metric_transformations=[
             logs.CfnMetricFilter.MetricTransformationProperty(

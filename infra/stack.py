@@ -207,6 +207,9 @@ class LithifyStack(Stack):
         addresses, repository = self._addresses, self._place.repository
         console = f"https://{self._region}.console.aws.amazon.com/cloudwatch/home?region={self._region}"
         values = {
+            "Cluster": self._stage.spark,
+            "Workers": str(self._stage.workers),
+            "DefaultPolicy": self._stage.default_policy,
             "ClusterSettings": self._cluster_settings(),
             "LakeUri": lake_uris(self._stage, addresses.lake_bucket)[0],
             "StateUri": state_uri(addresses),

@@ -83,9 +83,9 @@ class CompactWhen(SparseDocument):
     lag_seconds: Seconds | None = Field(default=None, description="age of the oldest of them")
     dead_row_share: Share | None = Field(default=None, description="of the rows in compacted files")
     small_files: Annotated[int, Field(ge=2)] | None = Field(
-        default=None, description="compacted files that are small enough to be merged"
+        default=None, description="small compacted files, while a compaction would merge some of them"
     )
-    small_file_share: Share | None = Field(default=None, description="of all compacted files")
+    small_file_share: Share | None = Field(default=None, description="likewise, of all compacted files")
     every: Seconds | None = Field(default=None, description="seconds since the last compaction")
     not_before_seconds: Seconds | None = Field(
         default=None, description="after a compaction no other one is begun for so long"
@@ -94,7 +94,9 @@ class CompactWhen(SparseDocument):
     at_latest_seconds: Seconds | None = Field(
         default=None, description="age of the oldest pending delta from which windows are not waited for"
     )
-    usd_per_day: Usd | None = Field(default=None, description="what the table's sessions may cost in a day (UTC)")
+    usd_per_day: Usd | None = Field(
+        default=None, description="what the sessions that the keeper asks for may cost in a day (UTC)"
+    )
     max_usd: Usd | None = Field(default=None, description="what one job run may cost")
 
     @property
@@ -103,10 +105,26 @@ class CompactWhen(SparseDocument):
         return _PRESETS.get(self.preset, self) if self.preset is not None else self
 
     def lag_bound_seconds(self) -> int | None:
-        """The age of the oldest pending delta at which a stream of the table is late; None: none is."""
+        """The age that the oldest pending delta of a stream may reach before a compaction of it begins, or the window
+        ends in which it does; None: the policy allows any.
+
+        Worked: `nightly`: what comes after 1:00 waits for a day, and until 5:00: 28 hours.
+        """
         policy = self.resolved
-        bounds = [each for each in (policy.lag_seconds, policy.at_latest_seconds) if each is not None]
-        return max(bounds, default=None) if policy.windows else min(bounds, default=None)
+        if policy.at_latest_seconds is not None:
+            return policy.at_latest_seconds
+        waits = [_longest_wait_seconds(each) for each in policy.windows]
+        at_once = 0 if waits and policy.pending_deltas == 1 else None
+        least = min((each for each in (policy.lag_seconds, at_once) if each is not None), default=None)
+        needs_more = policy.match is Match.ALL and policy.triggers != ("lag_seconds",)
+        if least is None or needs_more or None in waits:
+            return None
+        return least + min((each for each in waits if each is not None), default=0)
+
+    @property
+    def triggers(self) -> tuple[str, ...]:
+        """The bounds that can make a stream due, beside `at_latest_seconds`."""
+        return tuple(name for name in TRIGGERS if getattr(self, name) is not None)
 
 
 _PRESETS: Mapping[Preset, CompactWhen] = {
@@ -160,7 +178,7 @@ def _wrong_preset(policy: CompactWhen) -> Iterator[str]:
     if policy.preset is None:
         if policy.ratio is not None:
             yield "compact_when.ratio is that of the preset size_ratio: add it, or leave ratio out"
-        if policy.at_latest_seconds is None and all(getattr(policy, name) is None for name in TRIGGERS):
+        if policy.at_latest_seconds is None and not policy.triggers:
             yield f"compact_when has no bound that can make a stream due: set one of {', '.join(TRIGGERS)}, or a preset"
         return
     allowed = {"preset", "ratio"} if policy.preset is Preset.SIZE_RATIO else {"preset"}
@@ -204,6 +222,13 @@ def _wrong_window(where: str, window: Window) -> Iterator[str]:
 @lru_cache(maxsize=1_024)
 def _times_of(window: Window) -> CronTimes:
     return CronTimes.parse(window.cron, window.time_zone)
+
+
+@lru_cache(maxsize=1_024)
+def _longest_wait_seconds(window: Window) -> int | None:
+    """From an opening to the end of the next one; None: it never opens twice."""
+    longest = _times_of(window).longest_gap
+    return None if longest is None else round(longest.total_seconds()) + window.seconds
 
 
 @lru_cache(maxsize=1_024)

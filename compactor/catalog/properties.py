@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Annotated, get_args
 from pydantic import Field, ValidationError
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
-from compactor.catalog.compact_when import CompactWhen, contradictions_of, in_log_form
+from compactor.catalog.compact_when import CompactWhen, Preset, contradictions_of, in_log_form
 from compactor.catalog.feed import OF_ROWS, Feed, feed_in_log_form
 from compactor.model.counts import SortKey
 from compactor.model.document import SparseDocument
 from compactor.model.errors import Invalid, reasons_of, refuse_if
 from compactor.model.names import NOT_WRITTEN, PARTITION_STREAM_POSITION, ContentType, OpenFormat, TableId
-from compactor.model.wrong_input import meant, sentences
+from compactor.model.wrong_input import json_of, meant, sentences
 from compactor.storage.location import is_remote, lies_below
 
 if TYPE_CHECKING:  # what checks properties is loaded when some are set
@@ -116,8 +116,8 @@ class TableProperties(SparseDocument):
     )
     merge_small_files: Annotated[int, Field(ge=0, le=2**63 - 1)] = Field(
         default=8,
-        description="a compaction merges the small compacted files of a partition (below a quarter of a full one) once "
-        "there are so many; 0: it never does",
+        description="a compaction merges the small compacted files of a partition (below a quarter of a full one, "
+        "without keys half) once there are so many; 0: it never does",
     )
     merge_small_files_share: Annotated[float, Field(ge=0, le=1)] = Field(
         default=0.01, description="and once they are at least this share (0 to 1) of all compacted files"
@@ -229,6 +229,13 @@ class TableProperties(SparseDocument):
     @property
     def grace_seconds(self) -> int:
         return GRACE_SECONDS if self.gc_grace_seconds is None else self.gc_grace_seconds
+
+    def kept_by(self, default_policy: CompactWhen | None) -> CompactWhen | None:
+        """The policy of the table for a keeper with this default; None: it leaves the table alone. One that declares no
+        keys can be watched, by `manual`, and no more."""
+        policy = self.compact_when or default_policy
+        sends = policy is not None and policy.preset is not Preset.MANUAL
+        return None if sends and self.primary_keys is None else policy
 
     def of_a_copy(self) -> dict[str, object]:
         """The properties that a destination table inherits when the first compaction creates it."""
@@ -400,7 +407,7 @@ def contradictions(
     yield from _wrong_arrivals(properties, schema)
     if properties.compact_when is not None:
         yield from contradictions_of(properties.compact_when, properties.primary_keys)
-        yield from _wrong_small_files(properties.compact_when, properties.merge_small_files)
+        yield from _wrong_small_files(properties.compact_when, properties)
     content_type = properties.compacted_file_content_type
     if content_type in NOT_WRITTEN:
         written = ", ".join(each for each in ContentType if each not in NOT_WRITTEN)
@@ -417,7 +424,7 @@ def value_of_text(name: str, text: str) -> object:
     """A property's value from a command line: JSON, a number, or plain text. Raises `Invalid` for broken JSON."""
     if text[:1] in ("[", "{", '"'):
         try:
-            return json.loads(text)
+            return json_of(text, name)
         except ValueError as error:
             raise Invalid(f"{name}: {text!r} begins as JSON and is none: {error}") from error
     field = TableProperties.model_fields.get(name)
@@ -432,10 +439,8 @@ def _takes_numbers(annotation: object) -> bool:
     return annotation is int or any(_takes_numbers(each) for each in get_args(annotation))
 
 
-def _wrong_small_files(policy: CompactWhen, merged: int) -> Iterator[str]:
-    """
-    Args:
-        merged: `merge_small_files`"""
+def _wrong_small_files(policy: CompactWhen, properties: TableProperties) -> Iterator[str]:
+    merged, share = properties.merge_small_files, properties.merge_small_files_share
     by_files = [name for name in ("small_files", "small_file_share") if getattr(policy, name)]
     if by_files and not merged:
         yield f"compact_when.{by_files[0]} waits for small files, and merge_small_files is 0: none is ever merged"
@@ -443,6 +448,11 @@ def _wrong_small_files(policy: CompactWhen, merged: int) -> Iterator[str]:
         yield (
             f"compact_when.small_files is {few}, and a compaction merges none before there are {merged}: set "
             "merge_small_files to the same"
+        )
+    elif (few_of_all := policy.small_file_share or inf) < share:
+        yield (
+            f"compact_when.small_file_share is {few_of_all:g}, and a compaction merges none before they are {share:g} "
+            "of all files: set merge_small_files_share to the same"
         )
 
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from itertools import islice, pairwise
 from typing import Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -20,6 +21,10 @@ _PART = re.compile(r"(?:(?P<all>\*)|(?P<first>[0-9a-z]+)(?:-(?P<last>[0-9a-z]+))
 
 _DAYS_SEARCHED = 8 * 366
 """The longest time between two days that a cron expression can name: 29 February, around the year 2100."""
+
+_FIRST_DAY = date(2000, 1, 1)
+_GAPS_SEARCHED = 3_000
+"""More times than a day has minutes: so the longest gap of all but odd expressions is among them."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,12 @@ class CronTimes:
         """The first of the times after a time, in UTC; None: there is none."""
         first = at.astimezone(self.zone).date() - timedelta(days=1)
         return next((time for time in self._from(first, _DAYS_SEARCHED) if time > at), None)
+
+    @property
+    def longest_gap(self) -> timedelta | None:
+        """The longest time from one of the first `_GAPS_SEARCHED` times to the next; None: there is none."""
+        times = islice(self._from(_FIRST_DAY, _DAYS_SEARCHED), _GAPS_SEARCHED)
+        return max((later - earlier for earlier, later in pairwise(times)), default=None)
 
     def last_within(self, at: datetime, seconds: float) -> datetime | None:
         """The last of the times at or before a time, if it is less than so many seconds before it."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil, inf
 
-from compactor.catalog.compact_when import TRIGGERS, CompactWhen, Match, Preset
+from compactor.catalog.compact_when import CompactWhen, Match, Preset
 from compactor.planning.stream_figures import StreamFigures
 
 UPSOLVER_FILE_BYTES = 32_000_000
@@ -122,7 +122,8 @@ def decide(figures: StreamFigures, policy: CompactWhen, now_ms: int, terms: Term
     if rule is None:
         return _next_rule(policy, measured, now_ms, floor_ms)
     if now_ms < floor_ms:
-        return NotDue(floor_ms, "not_before_seconds", f"{since:,.0f} s since the last compaction, of {floor:,}")
+        begins = _begins(chosen, floor_ms, "not_before_seconds")
+        return NotDue(*begins, f"{since:,.0f} s since the last compaction, of {floor:,}")
     why = rule.sentence(measured) + _beyond_bound(policy, terms.cost)
     return _held_back(chosen, measured, now_ms, terms, rule, why) or Due(rule.name, why)
 
@@ -213,7 +214,7 @@ def _rules(policy: CompactWhen) -> Sequence[_Rule]:
     if policy.preset is Preset.SIZE_RATIO:
         return (_Rule((_Bound("size_ratio", policy.ratio or SIZE_RATIO),)),)
     chosen = policy.resolved
-    bounds = [_bound(name, getattr(chosen, name)) for name in TRIGGERS if getattr(chosen, name) is not None]
+    bounds = [_bound(name, getattr(chosen, name)) for name in chosen.triggers]
     rules = [_Rule((bound,)) for bound in bounds] if chosen.match is Match.ANY else [_Rule(tuple(bounds))]
     if chosen.at_latest_seconds is not None:
         rules.append(_Rule((_Bound("lag_seconds", chosen.at_latest_seconds),)))
@@ -236,14 +237,15 @@ _UPSOLVER = (
 def _measure(figures: StreamFigures, now_ms: int) -> dict[str, float]:
     """The figures that bounds are compared with. A time that is not recorded was long ago."""
     all_files = figures.files + figures.pending_deltas
+    merges = figures.mergeable_files > 0  # small files that no compaction would merge make no stream due
     return {
         "pending_rows": figures.pending_rows,
         "pending_bytes": figures.pending_bytes,
         "pending_deltas": figures.pending_deltas,
         "lag_seconds": _seconds_since(figures.oldest_pending_at_ms, now_ms) if figures.pending_deltas else 0.0,
         "dead_row_share": figures.dead_row_share,
-        "small_files": figures.small_files,
-        "small_file_share": figures.small_file_share,
+        "small_files": figures.small_files if merges else 0,
+        "small_file_share": figures.small_file_share if merges else 0.0,
         "all_files": all_files,
         "average_file_bytes": (figures.file_bytes + figures.pending_bytes) / max(all_files, 1),
         "seconds_since_write": _seconds_since(figures.last_write_at_ms, now_ms),
@@ -263,8 +265,26 @@ def _next_rule(policy: CompactWhen, measured: dict[str, float], now_ms: int, flo
     if not waits:
         return NotDue(None, None, why)
     left_ms, figure = min(waits)
-    until_ms, figure = max((now_ms + left_ms, figure), (floor_ms, "not_before_seconds"))
+    at_ms, figure = max((now_ms + left_ms, figure), (floor_ms, "not_before_seconds"))
+    until_ms, figure = _begins(policy.resolved, at_ms, figure)
+    at_latest = policy.at_latest_seconds
+    if at_latest is not None and (lag := measured["lag_seconds"]):
+        latest_ms = max(now_ms + ceil((at_latest - lag) * 1000), floor_ms)
+        if until_ms is None or latest_ms < until_ms:
+            return NotDue(latest_ms, "at_latest_seconds", why)
     return NotDue(until_ms, figure, why)
+
+
+def _begins(policy: CompactWhen, due_ms: int, figure: str) -> tuple[int | None, str]:
+    """When a stream that is due then may begin, and what it waits for; None: no window opens."""
+    if not policy.windows or any(window.is_open(due_ms) for window in policy.windows):
+        return due_ms, figure
+    return _opens_at_ms(policy, due_ms), "windows"
+
+
+def _opens_at_ms(policy: CompactWhen, at_ms: int) -> int | None:
+    opens = (window.opens_at_ms(at_ms) for window in policy.windows)
+    return min((each for each in opens if each is not None), default=None)
 
 
 def _beyond_bound(policy: CompactWhen, cost: Expected) -> str:
@@ -311,10 +331,9 @@ def _closed_until(policy: CompactWhen, measured: dict[str, float], now_ms: int) 
         return None
     if at_latest is not None and lag >= at_latest:
         return None
-    opens = [at_ms for window in policy.windows if (at_ms := window.opens_at_ms(now_ms)) is not None]
-    if at_latest is not None and lag > 0:
-        opens.append(now_ms + ceil((at_latest - lag) * 1000))
-    return min(opens, default=None), "no window is open"
+    opens = _opens_at_ms(policy, now_ms)
+    latest = now_ms + ceil((at_latest - lag) * 1000) if at_latest is not None and lag > 0 else None
+    return min((each for each in (opens, latest) if each is not None), default=None), "no window is open"
 
 
 def _number(value: float) -> str:

@@ -29,8 +29,8 @@ class StreamFigures:
         last_compacted_at_ms: when the last round was committed; None: never, or not recorded
         unpublished_files: changes of files that a published format lacks, of the format that lacks most
         unpublished_since_ms: when the oldest of these changes was committed; None: there is none
-        size_ratio: of some of the smallest files, pending ones too: the bytes of all but the largest, to those of the
-            largest; the greatest such ratio
+        size_ratio: of some of the smallest files that a compaction would take now, pending ones too: the bytes of all
+            but the largest, to those of the largest; the greatest such ratio
         mergeable_files: small files that a compaction would merge now"""
 
     pending_deltas: int = 0
@@ -113,6 +113,7 @@ def figures_of(
         return waiting
     small = small_files(compacted.files, compacted.deletion_vectors, limits)
     merges = small_files_to_merge(compacted.files, compacted.deletion_vectors, limits)
+    taken = [compacted.files[number] for group in merges for number in group] + pending_files(source, stream)
     return replace(
         waiting,
         files=len(compacted.files),
@@ -121,7 +122,7 @@ def figures_of(
         small_file_bytes=sum(compacted.files[number].size_bytes for number in small),
         rows=compacted.rows,
         mergeable_files=sum(len(group) for group in merges),
-        size_ratio=max(waiting.size_ratio, _size_ratio([*compacted.files.values(), *pending_files(source, stream)])),
+        size_ratio=max(waiting.size_ratio, _size_ratio(taken)),
         dead_rows=sum(vector.rows for vector in compacted.deletion_vectors),
         last_compacted_at_ms=compacted.last_round.at_ms,
     )

@@ -16,6 +16,8 @@ from compactor.model.background import BackgroundLoop
 from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, Invalid, Unavailable
 from compactor.model.names import counted
 from compactor.planning.due import Due, NotDue, Postponed
+from compactor.planning.machine_share import WORKER_BYTES_MIN, WORKER_START_BYTES
+from compactor.planning.where_to_run import WorkerPool
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
 from dispatcher.cli.options import (
@@ -30,6 +32,7 @@ from dispatcher.cli.options import (
     S3EndpointOption,
     StateOption,
     TablesArgument,
+    WorkersOption,
 )
 from dispatcher.cli.output import answer, answer_records, print_error
 from dispatcher.cli.plan import PlannedCluster
@@ -99,6 +102,7 @@ def keep(
     default_policy: DefaultPolicyOption = None,
     topic_arn: Annotated[str | None, typer.Option(help="The SNS topic for the keeper's events.")] = None,
     cluster: ClusterOption = PlannedCluster.LOCAL,
+    workers: WorkersOption = None,
     price_file: PricesOption = None,
     http_port: Annotated[
         int | None, typer.Option(min=0, max=65_535, help="Port for /live, /ready and /metrics; 0 is any that is free.")
@@ -129,7 +133,7 @@ def keep(
     queue = DecisionQueue(lambda: dependencies.clients.queue(address), dependencies.clock)
     queue_away = queue.try_to_open()
     sink = NoSink() if topic_arn is None else dependencies.clients.topic(topic_arn, endpoint_url, patient=False)
-    services = KeeperServices(lake, records, queue, room, sink, dependencies.clock)
+    services = KeeperServices(lake, records, queue, room, sink, dependencies.clock, _pool(workers))
     keeper = Keeper(services, settings)
     board, upkeep = keeper.board, LakeUpkeep(services, settings, keeper.board)
     namespace = None if metrics_namespace is None else parse_namespace(metrics_namespace)
@@ -209,6 +213,7 @@ def plan(
     table: TablesArgument = None,
     default_policy: DefaultPolicyOption = None,
     cluster: ClusterOption = PlannedCluster.LOCAL,
+    workers: WorkersOption = None,
     price_file: PricesOption = None,
     limits: Annotated[
         str | None,
@@ -227,7 +232,7 @@ def plan(
         lake.table(table_id)
     given = Limits() if limits is None else read_limits(limits, "--limits")
     room = _room(dependencies, cluster, price_file, given)
-    services = KeeperServices(lake, records, None, room, NoSink(), dependencies.clock)
+    services = KeeperServices(lake, records, None, room, NoSink(), dependencies.clock, _pool(workers))
     found = Keeper(services, settings).outlook(table or ())
     now_ms = dependencies.clock.now_ms()
     leases = lease_log(records.store, dependencies.clock).load().state
@@ -312,6 +317,11 @@ def log(
 
 
 # ------------------------------------------------------------------------------------------------------- options
+
+
+def _pool(workers: int | None) -> WorkerPool | None:
+    """Workers of dispatchers elsewhere, of which the number is known, and that each has the least memory of one."""
+    return WorkerPool(workers, WORKER_BYTES_MIN - WORKER_START_BYTES) if workers else None
 
 
 def _room(dependencies: CommandDependencies, cluster: PlannedCluster, price_file: str | None, limits: Limits) -> Room:

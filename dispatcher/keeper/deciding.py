@@ -47,9 +47,11 @@ class Seen:
     """What the keeper knows of a table when it decides.
 
     Attributes:
+        lake: `lake_name` of its lake
         costs: what a compaction of a stream is expected to take: asked for those that are due
         pause: why the table is paused; None: it is not"""
 
+    lake: str
     table_id: str
     policy: CompactWhen
     streams: Sequence[WatchedStream]
@@ -114,7 +116,7 @@ def rank(outlook: StreamOutlook) -> tuple[float, str]:
 def _left(state: DecisionState, stream: WatchedStream, now_ms: int) -> NotDue | None:
     """Why it is left as it is, whatever its figures; None: it is not."""
     left = state.unsettled.get(stream.key)
-    if left is None:
+    if left is None or (stream.figures.last_compacted_at_ms or 0) > left.at_ms:  # compacted since, by an instruction
         return None
     again_at_ms = left.again_at_ms(stream.entry_number, stream.figures.last_write_at_ms)
     if again_at_ms is not None and now_ms >= again_at_ms:
@@ -146,7 +148,7 @@ def _made(seen: Seen, group: Sequence[StreamOutlook], state: DecisionState, now_
     costs = [cost.usd for cost in found if cost.usd is not None]
     at = sorted((each.key, each.entry_number, each.figures.last_write_at_ms) for each in (one.stream for one in group))
     return DecisionMade(
-        job_run_id=job_run_id_of(seen.table_id, seen.policy, at, state),
+        job_run_id=job_run_id_of((seen.lake, seen.table_id), seen.policy, at, state),
         streams=tuple(streams),
         expected_seconds=sum(cost.seconds for cost in found),
         expected_usd=sum(costs) if costs else None,

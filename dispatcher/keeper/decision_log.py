@@ -35,8 +35,9 @@ ENDED_KEPT = 256
 DAYS_KEPT = 8
 """Days whose money a fold remembers."""
 
-RETRYING = Backoff(first_seconds=600.0, longest_seconds=86_400.0)
-"""Pauses before a stream is decided on again whose session failed."""
+RETRYING = Backoff(first_seconds=600.0, longest_seconds=14_400.0)
+"""Pauses before a stream is decided on again whose session failed: each may cost money, and what made it fail may be
+over."""
 
 WHY_SHOWN = 10
 """Streams of a decision whose figures an event names."""
@@ -235,9 +236,8 @@ def _ended(state: DecisionState, action: DecisionEnded) -> DecisionState:
     still_open = {key: each for key, each in state.open.items() if key != action.job_run_id}
     unsettled = {key: each for key, each in state.unsettled.items() if not _is_of(found.made, key)}
     unsettled |= {each.key: each for each in action.unsettled}
-    usd = action.usd if action.usd is not None else found.made.expected_usd or 0.0
     spent = dict(state.spent)
-    if usd:
+    if usd := action.usd or 0.0:
         day = day_of(action.at_ms)
         spent[day] = spent.get(day, 0.0) + usd
     return replace(
@@ -262,13 +262,17 @@ DecisionLog = DurableLog[DecisionState, DecisionAction]
 
 
 def job_run_id_of(
-    table_id: str, policy: CompactWhen, seen: Sequence[tuple[str, int, int | None]], state: DecisionState
+    table: tuple[str, str], policy: CompactWhen, seen: Sequence[tuple[str, int, int | None]], state: DecisionState
 ) -> str:
     """The same for every keeper that sees the same: derived from the table, its policy, the entries of the streams'
-    logs, and how often these streams have failed before. `seen`: keys, entry numbers and last writes of the streams:
-    the logs of a table that was purged and created again begin anew."""
+    logs, and how often these streams have failed before.
+
+    Args:
+        table: `lake_name` of its lake, and its id: two lakes of one state may have tables that are alike
+        seen: keys, entry numbers and last writes of the streams: the logs of a table that was purged and created again
+            begin anew"""
     failures = [state.unsettled[key].failures if key in state.unsettled else 0 for key, *_ in seen]
-    content = to_json([table_id, policy.model_dump(mode="json"), list(map(list, seen)), failures])
+    content = to_json([*table, policy.model_dump(mode="json"), list(map(list, seen)), failures])
     return f"keeper-{hashlib.sha256(content).hexdigest()[:32]}"
 
 

@@ -32,7 +32,7 @@ from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
 from compactor.planning.due import Due, Expected
 from compactor.planning.sizing import SessionSize, size_session
 from compactor.planning.stream_figures import StreamFigures
-from compactor.planning.where_to_run import in_one_process
+from compactor.planning.where_to_run import WorkerPool, choose_place, in_one_process
 from compactor.storage.keys import encode_partition
 from dispatcher.keeper.deciding import Seen, StreamOutlook, decisions_on, outlooks, rank
 from dispatcher.keeper.decision_log import (
@@ -64,12 +64,15 @@ from launcher.plan import Room
 from launcher.sizing.cluster_choice import ClusterRoom, choose_cluster
 
 
-def expected_cost(figures: StreamFigures, room: Room, *, is_remote: bool) -> Expected:
-    """An upper estimate: every compacted row counts as touched, and the session as alone on its cluster.
+def expected_cost(figures: StreamFigures, room: Room, pool: WorkerPool | None, *, is_remote: bool) -> Expected:
+    """An upper estimate: every compacted row counts as touched, and the session as alone on its cluster. Nothing is
+    paid for one that a dispatcher's worker runs.
 
     What a session costs that no cluster within the keeper's limits can run is not known: a dispatcher with the same
     limits refuses it.
-    """
+
+    Args:
+        pool: the workers of dispatchers whose other sessions run on clusters; None: they have none"""
     size = SessionSize(
         index_rows=figures.rows + figures.dead_rows,
         delta_rows=figures.pending_rows,
@@ -84,6 +87,8 @@ def expected_cost(figures: StreamFigures, room: Room, *, is_remote: bool) -> Exp
     )
     try:
         if isinstance(room, ClusterRoom):
+            if pool is not None and choose_place(here := in_one_process(size, None, pool.memory_bytes), pool).in_worker:
+                return Expected(here.seconds)
             plan = choose_cluster(size, room, None).plan
             return Expected(plan.expected_sla, plan.cost.total_usd)
         alone = in_one_process(size, None, room.task_memory_bytes)
@@ -102,7 +107,7 @@ class KeeperSettings:
         default_policy: of tables that have none of their own; None: they are left alone
         read_again_seconds: after which a table's definition and its decision log are read again though nothing is due
         left_by_another_seconds: after which a decision that another keeper has not sent is sent here
-        resend_seconds: after which an instruction is sent again that no dispatcher has taken
+        resend_seconds: after which an instruction is sent again that no dispatcher has taken; then after twice as long
         upkeep_seconds: between two collections of garbage
         grace_seconds: of garbage of tables that set none; None: the default"""
 
@@ -121,7 +126,7 @@ class KeeperServices:
 
     Attributes:
         queue: None: nothing is sent, as in a plan
-        room: where sessions run, from which their time and money are predicted"""
+        room, pool: where sessions run, from which their time and money are predicted: see `expected_cost`"""
 
     lake: DeltaCatalog
     records: JobRunStore
@@ -129,6 +134,7 @@ class KeeperServices:
     room: Room
     sink: EventSink
     clock: Clock
+    pool: WorkerPool | None = None
 
 
 @dataclass(frozen=True)
@@ -155,13 +161,6 @@ class TableLook:
     lag: TableLag | None = None
 
 
-def policy_of(table: Table, settings: KeeperSettings) -> CompactWhen | None:
-    """None: the table is left alone. One that declares no keys can be watched, by `manual`, and no more."""
-    policy = table.properties.compact_when or settings.default_policy
-    sends = policy is not None and policy.preset is not Preset.MANUAL
-    return None if sends and table.properties.primary_keys is None else policy
-
-
 class TableKeeper:
     """One table, as one keeper sees it. Not thread-safe."""
 
@@ -170,7 +169,8 @@ class TableKeeper:
         self._settings = settings
         self._clock = services.clock
         self._table_id = table_id
-        names = (lake_name(services.lake.location), table_id)
+        self._lake = lake_name(services.lake.location)
+        names = (self._lake, table_id)
         store = services.records.store
         self.log = DurableLog(store, DecisionLogFolder(*names).key, DECISION_LOG, self._clock)
         build = decision_events(table_id, self.log.folder)
@@ -190,16 +190,19 @@ class TableKeeper:
         """Raises errors of table and state; the next look goes on from what is durable by then."""
         is_read_again = self._read_again_when_due()
         table, policy = self._table, self._policy()
-        if table is None or policy is None:
+        if table is None:
             return TableLook()
+        if policy is None:  # what was decided before is still open
+            return TableLook(ended=self._note_ends(), open=len(self.log.newest.state.open))
         self._watch.look(table, policy)
         if is_read_again:
             self._watch.note()
         elif self.log.newest.state.open:
             self.log.load()
-        ended = self._note_ends(self.log.newest.state)
+        ended = self._note_ends()
         decided = self._decide(table, policy, pauses)
-        sent, queue_away = self._send_what_is_open(table)
+        sends = policy.preset is not Preset.MANUAL  # what is not sent yet waits for another policy
+        sent, queue_away = self._send_what_is_open(table) if sends else (0, None)
         if self.log.newest.state.set_aside is not None:
             self.set_aside(None)
         still_open = self.log.newest.state.open.values()
@@ -250,7 +253,7 @@ class TableKeeper:
         self.log.append(decide)
 
     def _policy(self) -> CompactWhen | None:
-        return None if self._table is None else policy_of(self._table, self._settings)
+        return None if self._table is None else self._table.properties.kept_by(self._settings.default_policy)
 
     def _read_again_when_due(self) -> bool:
         now_seconds = self._clock.monotonic_seconds()
@@ -260,7 +263,7 @@ class TableKeeper:
         self._table = self._services.lake.table(self._table_id)
         if self._policy() is not None:
             self._watch.begin(self._table)
-            self.log.load()
+        self.log.load()
         self._read_at_seconds = now_seconds
         return True
 
@@ -268,14 +271,15 @@ class TableKeeper:
         names = {table.table_id, table.properties.destination_compacted_table_id}
         stops = (each for each in pauses if each.job_run_id is None and (each.table is None or each.table in names))
         pause = next((f"{each.scope}: {each.reason}" for each in stops), None)
-        return Seen(self._table_id, policy, self._watch.streams, self._cost_of, pause)
+        return Seen(self._lake, self._table_id, policy, self._watch.streams, self._cost_of, pause)
 
     def _cost_of(self, stream: WatchedStream) -> Expected:
         """Calculated once for the same figures: a choice among all clusters takes milliseconds."""
         known = self._costs.get(stream.key)
         if known is None or known[0] != stream.figures:
-            is_remote = self._services.lake.location.is_remote
-            known = stream.figures, expected_cost(stream.figures, self._services.room, is_remote=is_remote)
+            services = self._services
+            is_remote = services.lake.location.is_remote
+            known = stream.figures, expected_cost(stream.figures, services.room, services.pool, is_remote=is_remote)
             self._costs[stream.key] = known
         return known[1]
 
@@ -349,7 +353,8 @@ class TableKeeper:
             return is_next or since_ms >= self._settings.left_by_another_seconds * 1000
         log = self._job_run_logs.get(job_run_id)
         is_taken = log is not None and log.newest.entry_number > 0
-        return not is_taken and now_ms - decision.sent_at_ms >= self._settings.resend_seconds * 1000
+        wait_ms = max(self._settings.resend_seconds * 1000, decision.sent_at_ms - decision.made.at_ms)
+        return not is_taken and now_ms - decision.sent_at_ms >= wait_ms
 
     def _document(self, table: Table, made: DecisionMade) -> str:
         document: dict[str, object] = {
@@ -364,9 +369,9 @@ class TableKeeper:
 
     # -- what became of it
 
-    def _note_ends(self, state: DecisionState) -> int:
+    def _note_ends(self) -> int:
         """Step 5; the number of decisions that have ended."""
-        number = 0
+        number, state = 0, self.log.newest.state
         for job_run_id, decision in sorted(state.open.items()):
             ended = self._end_of(job_run_id, decision, state)
             if ended is not None:

@@ -22,7 +22,7 @@ from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Denied, LithifyError, Outdated
 from compactor.publishing.publication import PublishFailed, publish, publishers_of, with_gone_streams
 from dispatcher.keeper.keys import UpkeepDone, lake_name
-from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings, policy_of
+from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings
 from dispatcher.operations.lag_board import LagBoard
 from dispatcher.records.history_upkeep import HistoryUpkeep
 
@@ -128,7 +128,7 @@ class LakeUpkeep:
         grace = GracePeriods(self._settings.grace_seconds)
 
         def of_table(table: Table) -> Mapping[str, str]:
-            if policy_of(table, self._settings) is not None:
+            if table.properties.kept_by(self._settings.default_policy) is not None:
                 give_hints(self._services.lake.store, table, self._clock, grace.seconds_of(table.properties))
             return {}
 

@@ -32,8 +32,8 @@ OWNERLESS_CLUSTERS = Metric(
 
 FIRST_ACTION = {
     "TableLate": (
-        "A table's oldest row has been waiting for longer than its policy allows: `lithify report tables` says which, "
-        "`lithify keeper plan` why it is not compacted"
+        "A table's oldest row has been waiting for ten minutes more than its policy allows: `lithify report tables` "
+        "says which, `lithify keeper plan` why it is not compacted"
     ),
     "JobRunFailed": "A job run has failed: `lithify status` says which, `lithify status ID` why",
     "KeeperSilent": "No keeper looks at the tables: nothing is compacted or collected. Its log says why",

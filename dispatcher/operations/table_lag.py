@@ -26,8 +26,13 @@ TABLE_DEAD_ROWS = Metric("table_dead_rows", "count", "Dead rows in compacted fil
 TABLE_PUBLISHED_LAG = Metric(
     "table_published_lag", "seconds", "For how long the oldest change of a published table has been waiting.", False
 )
-TABLES_LATE = Metric("tables_late", "count", "Tables whose lag is above their bound.", False)
+TABLES_LATE = Metric("tables_late", "count", "Tables whose lag is more than ten minutes above their bound.", False)
 TABLES_WATCHED = Metric("tables_watched", "count", "Tables whose lag is known.", False)
+
+
+LATE_SECONDS = 600
+"""A table is late if its lag is so much above its bound. Until then the delta that has reached the bound, and is due by
+that, has a look, the start of a cluster and its session."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +64,16 @@ class TableLag:
 
     @property
     def behind(self) -> float:
-        """The lag as a share of its bound: above 1 the table is late; 0 where there is no bound."""
+        """The lag as a share of its bound; 0 where there is no bound."""
         return 0.0 if not self.bound_seconds else self.lag_seconds / self.bound_seconds
+
+    @property
+    def is_late(self) -> bool:
+        return is_late(self.lag_seconds, self.bound_seconds)
+
+
+def is_late(lag_seconds: float, bound_seconds: float | None) -> bool:
+    return bound_seconds is not None and lag_seconds > bound_seconds + LATE_SECONDS
 
 
 def table_lag(store: ObjectStore, table: Table, clock: Clock, default_policy: CompactWhen | None = None) -> TableLag:
@@ -77,7 +90,7 @@ def lag_of(
 
     Args:
         default_policy: of tables that have none of their own"""
-    policy = table.properties.compact_when or default_policy
+    policy = table.properties.kept_by(default_policy)
     bound = None if policy is None else policy.lag_bound_seconds()
     return TableLag(table.table_id, clock.now_ms(), len(figures), total(figures), bound)
 
@@ -115,7 +128,7 @@ def table_gauges(lags: Iterable[TableLag]) -> Iterator[Sample]:
     """Metrics of the `TABLES_SHOWN` tables that are most behind, and two over all."""
     found = most_behind_first(lags)
     yield Sample(TABLES_WATCHED, len(found))
-    yield Sample(TABLES_LATE, sum(each.behind > 1 for each in found))
+    yield Sample(TABLES_LATE, sum(each.is_late for each in found))
     for each in found[:TABLES_SHOWN]:
         table, figures = (("table", each.table_id),), each.figures
         yield Sample(TABLE_LAG, each.lag_seconds, table)

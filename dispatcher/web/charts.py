@@ -17,6 +17,7 @@ from compactor.model.names import counted
 from compactor.planning.time_model import SLA_BUFFER
 from dispatcher.layout import partition_text, printable, time_text
 from dispatcher.operations.status import JobRunView, SessionView
+from dispatcher.operations.table_lag import is_late
 from dispatcher.records.lag_samples import LagHour
 from dispatcher.web.job_run_course import Attempt, Course, EndedShard
 
@@ -266,10 +267,10 @@ def lag_plot(hours: Sequence[LagHour]) -> LagPlot | None:
     )
     ticks_y = tuple((y(most * part / _TICKS_Y), seconds_words(most * part / _TICKS_Y)) for part in range(_TICKS_Y + 1))
     worst = max(hours, key=lambda hour: hour.lag_seconds)
-    late = sum(hour.lag_bound_seconds is not None and hour.lag_seconds > hour.lag_bound_seconds for hour in hours)
+    late = sum(is_late(hour.lag_seconds, hour.lag_bound_seconds) for hour in hours)
     words = (
-        f"At most {seconds_words(worst.lag_seconds)}, in the hour from {time_text(worst.at_ms)} UTC on; above its "
-        f"bound in {late:,} of {len(hours):,} hours."
+        f"At most {seconds_words(worst.lag_seconds)}, in the hour from {time_text(worst.at_ms)} UTC on; late "
+        f"in {late:,} of {len(hours):,} hours."
     )
     bound_y = None if bound is None else y(bound)
     return LagPlot(lines, _lines(known), bound_y, ticks_x, ticks_y, json.dumps(_columns(hours)), words)

@@ -231,7 +231,7 @@ def start_twice(account: Account, workflow: str) -> None:
 
 
 def variables_of(lines: list[str]) -> dict[str, str]:
-    return dict(line.removeprefix("export ").split("=", 1) for line in lines if line.startswith("export "))
+    return dict(shlex.split(line)[1].split("=", 1) for line in lines if line.startswith("export "))
 
 
 def visibility(account: Account, queue_url: str) -> int:

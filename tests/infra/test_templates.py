@@ -197,7 +197,7 @@ def test_every_alarm_says_what_to_do_and_goes_to_the_topic(template: Template) -
     half = queue["Properties"]["MessageRetentionPeriod"] / 2
     assert found["InstructionsSoonLost"]["Threshold"] == half
     late, failed = found["TableLate"], found["JobRunFailed"]
-    assert (late["DatapointsToAlarm"], late["EvaluationPeriods"], late["Period"]) == (2, 3, 300)
+    assert (late["DatapointsToAlarm"], late["EvaluationPeriods"], late["Period"]) == (1, 2, 300)
     assert failed["Dimensions"] == [{"Name": "Status", "Value": "failed"}]
     missing = found["KeeperSilent"]
     assert (missing["EvaluationPeriods"], missing["Period"]) == (4, 300)  # a run every five minutes

@@ -49,12 +49,12 @@ LATE = {"table": "ACME.ORDERS.V1"}
 CASES: dict[str, tuple[dict[str, str], dict[int, list[dict[str, str]]]]] = {
     "TableLate": (
         {
-            'lithify_table_lag_seconds{table="ACME.ORDERS.V1",job="keeper"}': minutes((100, 5), (400, 20), (10, 10)),
+            'lithify_table_lag_seconds{table="ACME.ORDERS.V1",job="keeper"}': f"0+60x24 {minutes((10, 10))}",
             'lithify_table_lag_bound_seconds{table="ACME.ORDERS.V1",job="keeper"}': minutes((300, 35)),
             'lithify_table_lag_seconds{table="ACME.FREE.V1",job="keeper"}': minutes((9_000, 35)),
             'lithify_keeper_look_age_seconds{job="keeper"}': minutes((10, 35)),
         },
-        {10: [], 16: [LATE], 27: []},
+        {10: [], 15: [], 16: [LATE], 27: []},
     ),
     "JobRunFailed": (
         {

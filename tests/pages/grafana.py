@@ -101,7 +101,7 @@ def _panels_of_dispatchers() -> Iterator[Panel]:
 
 def rules() -> Iterator[Rule]:
     lag, bound = _by_table(table_lag.TABLE_LAG), _by_table(table_lag.TABLE_LAG_BOUND)
-    yield Rule("TableLate", f"{lag} > {bound}", 10)
+    yield Rule("TableLate", f"{lag} > {bound} + {table_lag.LATE_SECONDS}", 0)
     ended = f'{prometheus_name(own.JOB_RUNS_ENDED)}_total{{status="failed"}}'
     yield Rule("JobRunFailed", f"sum by (job) (increase({ended}[10m])) > 0", 0)
     age = prometheus_name(lag_board.KEEPER_LOOK_AGE)

@@ -40,6 +40,7 @@ from compactor.planning.due import Expected
 from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.planning.stream_figures import StreamFigures
 from compactor.planning.table_figures import read_figures
+from compactor.planning.where_to_run import WorkerPool
 from compactor.storage.object_store import ObjectEntry, ObjectStore, UnfinishedWrite
 from dispatcher.intake import pinning
 from dispatcher.keeper import table_keeper
@@ -492,7 +493,7 @@ class Keepers:
         chosen = self._policies[table_id].resolved
         if chosen.usd_per_day is None and chosen.max_usd is None:
             return True
-        cost, state = _rounded_cost(figures, ClusterRoom(), is_remote=False).usd or 0.0, self._state(table_id)
+        cost, state = _rounded_cost(figures, ClusterRoom(), None, is_remote=False).usd or 0.0, self._state(table_id)
         if state.open or (chosen.max_usd is not None and cost > chosen.max_usd):
             return False
         return chosen.usd_per_day is None or state.spent_usd(self.world.clock.now_ms()) + cost <= chosen.usd_per_day
@@ -611,11 +612,11 @@ def without_rows() -> None:
 _cost = lru_cache(KEPT_RESULTS)(expected_cost)
 
 
-def _rounded_cost(figures: StreamFigures, room: Room, *, is_remote: bool) -> Expected:
+def _rounded_cost(figures: StreamFigures, room: Room, pool: WorkerPool | None, *, is_remote: bool) -> Expected:
     """That of figures rounded up to powers of two, of which there are few."""
     names = ("pending_deltas", "pending_rows", "pending_bytes", "files", "file_bytes", "rows", "dead_rows")
     rounded = {name: 1 << (getattr(figures, name) - 1).bit_length() for name in names if getattr(figures, name)}
-    return _cost(StreamFigures(**rounded), room, is_remote=is_remote)
+    return _cost(StreamFigures(**rounded), room, pool, is_remote=is_remote)
 
 
 def _told_cost(session: SessionState, _: int, end: SessionEnd | None = None) -> Cost | None:

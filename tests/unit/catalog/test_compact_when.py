@@ -7,6 +7,7 @@ import json
 import pytest
 
 from compactor.catalog.compact_when import SHORTEST_BOUND_SECONDS, CompactWhen, Preset, Window, policy_json_schema
+from compactor.catalog.feed import parse_feed
 from compactor.catalog.properties import TableProperties, value_of_text
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.errors import Invalid
@@ -113,6 +114,24 @@ def test_a_bound_of_small_files_is_refused_where_none_is_merged(orders: Table, b
     with pytest.raises(Invalid, match="small_files is 5, and a compaction merges none before there are 8: set merge"):
         orders.set_properties(few)
     orders.set_properties({**few, "merge_small_files": 5})
+    share = {"compact_when": {"small_file_share": 0.1}, "merge_small_files_share": 0.2}
+    with pytest.raises(
+        Invalid, match=r"small_file_share is 0\.1, and a compaction merges none before they are 0\.2 of all"
+    ):
+        orders.set_properties(share)
+    orders.set_properties({**share, "merge_small_files_share": 0.1})
+
+
+def test_a_field_that_stands_twice_is_refused() -> None:
+    text = '{"lag_seconds": 60, "usd_per_day": 5, "lag_seconds": 600, "usd_per_day": 500}'
+    with pytest.raises(Invalid) as refused:
+        value_of_text("compact_when", text)
+    assert refused.value.reasons == (
+        'compact_when: field "lag_seconds" stands more than once',
+        'compact_when: field "usd_per_day" stands more than once',
+    )
+    with pytest.raises(Invalid, match='changes: field "format" stands more than once'):
+        parse_feed('{"format": "dms", "format": "ops"}')
 
 
 def test_a_session_takes_as_long_as_its_plan_says() -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from compactor.catalog.compact_when import CompactWhen, Preset
+from compactor.lake import DeltaCatalog
 from compactor.model.errors import Denied
 from compactor.planning.due import Due, Expected, NotDue, Postponed
 from compactor.planning.stream_figures import StreamFigures
+from compactor.planning.where_to_run import WorkerPool
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
 from dispatcher.keeper.deciding import PARTITIONS_PER_INSTRUCTION, Seen, outlooks
@@ -30,6 +33,7 @@ from dispatcher.scheduling.limits import Limits, LimitScope, SharedLimits
 from launcher.sizing.cluster_choice import ClusterRoom
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.memory_sink import MemorySink
+from tests.fakes.memory_store import MemoryStore
 from tests.keeper_world import ORDERS, KeeperWorld
 from tests.unit.dispatcher.lag_samples_kept import read_samples
 
@@ -228,6 +232,44 @@ def test_a_message_that_was_lost_is_sent_again_and_a_late_one_starts_nothing(wor
     assert set(world.commits.values()) == {1}
 
 
+def test_a_message_that_no_dispatcher_takes_is_sent_again_less_and_less_often(world: KeeperWorld) -> None:
+    world.table({"pending_rows": 1})
+    world.append()
+    keeper = world.keeper()
+    sent_at = []
+    for minute in range(24 * 60):
+        sent_at += [minute] * keeper.look().sent
+        world.clock.sleep(MINUTE)
+    assert sent_at == [0, 15, 30, 60, 120, 240, 480, 960]
+    assert len({json.loads(body)["job_run_id"] for body in world.queue.bodies}) == 1
+
+
+def test_tables_that_are_alike_in_two_lakes_of_one_state_have_job_runs_of_their_own(world: KeeperWorld) -> None:
+    other = KeeperWorld(clock=world.clock, shared_state=world.state, shared_queue=world.queue)
+    other.lake_store = MemoryStore(world.clock, StoreLocation("s3://bucket/copy"))
+    other.lake = DeltaCatalog(other.lake_store, world.clock)
+    for each in (world, other):
+        each.table({"pending_rows": 1})
+        each.append()
+        assert each.keeper().look().sent == 1
+    assert len({json.loads(body)["job_run_id"] for body in world.queue.bodies}) == 2
+
+
+# ------------------------------------------------------------------------------------------------ a policy that changes
+
+
+def test_a_job_run_that_was_sent_is_noted_at_its_end_though_the_policy_is_gone(world: KeeperWorld) -> None:
+    table = world.table({"pending_rows": 1})
+    world.append()
+    keeper = world.keeper()
+    assert keeper.look().sent == 1
+    table.set_properties({"compact_when": None})
+    assert len(world.dispatch()) == 1
+    look = world.keeper().look()
+    assert (look.ended, look.open) == (1, 0)
+    assert world.open_decisions(ORDERS) == {}
+
+
 # ----------------------------------------------------------------------------------------------------- what comes of it
 
 
@@ -266,6 +308,38 @@ def test_a_failed_job_run_is_told_and_tried_again_later_and_later(world: KeeperW
     failed = [event for event in sink.events if event.type == "lithify.keeper.failed.v1"]
     assert len(failed) == 4
     assert "it is failed" in failed[0].data.reasons  # type: ignore[attr-defined]
+
+
+def fail_for_half_a_day(world: KeeperWorld, keeper: Keeper) -> None:
+    """Ends when a failure is noted."""
+    until_ms = world.clock.now_ms() + 12 * 3_600_000
+    while not keeper.look().ended or world.clock.now_ms() < until_ms:
+        world.clock.sleep(MINUTE)
+        world.dispatch(fails=True)
+
+
+def test_a_stream_that_has_failed_for_long_is_tried_again_within_four_hours(world: KeeperWorld) -> None:
+    world.table({"pending_rows": 1})
+    world.append()
+    keeper = world.keeper()
+    fail_for_half_a_day(world, keeper)
+    world.clock.sleep(4 * 60 * MINUTE - 1)
+    assert keeper.look().decided == 0
+    world.clock.sleep(1)
+    assert keeper.look().decided == 1
+
+
+def test_a_stream_that_an_instruction_has_compacted_since_it_failed_waits_no_more(world: KeeperWorld) -> None:
+    world.table({"pending_rows": 1})
+    world.append()
+    keeper = world.keeper()
+    fail_for_half_a_day(world, keeper)
+    world.clock.sleep(1)
+    world.append()
+    assert keeper.look().decided == 0, "a new delta says nothing of what made it fail"
+    world.compact(world.lake.table(ORDERS).stream({}))
+    world.append()
+    assert keeper.look().decided == 1
 
 
 def test_a_plan_says_when_a_failed_stream_is_tried_again_and_that_one_was_left(world: KeeperWorld) -> None:
@@ -439,7 +513,7 @@ def test_what_saves_readers_most_for_a_dollar_takes_the_money_first() -> None:
     streams = [WatchedStream({"day": day}, 1, few if day == "a" else many) for day in "abc"]
     policy = CompactWhen(pending_rows=1, usd_per_day=3.0)
     for order in (streams, streams[::-1]):
-        found = outlooks(Seen(ORDERS, policy, order, lambda each: Expected(1.0, usd[each.key])), DecisionState(), 0)
+        found = outlooks(Seen("", ORDERS, policy, order, lambda each: Expected(1.0, usd[each.key])), DecisionState(), 0)
         assert {each.stream.key for each in found if isinstance(each.decision, Due)} == {"day=b", "day=c"}
 
 
@@ -451,6 +525,34 @@ def test_where_money_is_limited_and_suffices_no_stream_waits_for_the_job_run_of_
     assert keeper.look().sent == 3
     world.append(partition={"day": "new"})
     assert keeper.look().sent == 1
+
+
+def test_nothing_is_paid_for_a_session_that_a_worker_runs(world: KeeperWorld) -> None:
+    world.table({"pending_rows": 1, "usd_per_day": 0.02, "max_usd": 0.01})
+    keeper = Keeper(replace(world.services(room=ClusterRoom()), pool=WorkerPool(2, 256 << 20)), KeeperSettings())
+    for _ in range(3):
+        world.append()
+        assert keeper.look().decided == 1
+        assert len(world.dispatch()) == 1
+        assert keeper.look().ended == 1
+    assert [each.expected_usd for each in made(world)] == [None] * 3
+    world.append(rows=10**9)
+    (stream,) = keeper.outlook()[0].streams
+    assert isinstance(stream.decision, Postponed), "it fits no worker"
+    assert stream.cost is not None
+    assert stream.cost.usd
+
+
+def test_no_money_is_spent_by_a_job_run_for_which_nothing_was_paid(world: KeeperWorld) -> None:
+    world.table({"pending_rows": 1, "usd_per_day": 0.1})
+    keeper = world.keeper(room=ClusterRoom())
+    for _ in range(3):
+        world.append()
+        assert keeper.look().decided == 1
+        world.dispatch()
+        keeper.look()
+    assert all(each.expected_usd for each in made(world))
+    assert world.decision_log().load().state.spent_usd(world.clock.now_ms()) == 0
 
 
 @pytest.mark.parametrize("money", [{}, {"max_usd": 1e6}, {"usd_per_day": 1e6}])
@@ -615,7 +717,7 @@ def test_the_lag_of_each_table_is_shown_against_its_policy_and_sampled(world: Ke
     keeper.look()
     found = {(each.metric.name, *dict(each.labels).values()): each.value for each in keeper.board.samples()}
     assert (found["table_lag", ORDERS], found["table_lag_bound", ORDERS]) == (360, 300)
-    assert (found["tables_watched",], found["tables_late",], found["keeper_looks",]) == (1, 1, 2)
+    assert (found["tables_watched",], found["tables_late",], found["keeper_looks",]) == (1, 0, 2)
     day = day_of(world.clock.now_ms())
     assert [each.lag_seconds for each in read_samples(world.state, day)] == [0, 360]
 

@@ -145,6 +145,19 @@ def test_a_keeper_that_ends_before_it_sends_leaves_a_decision_that_waits(world: 
     assert other.look().sent == 1
 
 
+@pytest.mark.parametrize("policy", ["manual", None])
+def test_what_was_decided_and_not_sent_waits_while_the_policy_allows_no_instruction(
+    world: KeeperWorld, policy: str | None
+) -> None:
+    world.keeper().look()
+    queue_of(world).failure = None
+    world.lake.table(ORDERS).set_properties({"compact_when": policy})
+    world.clock.sleep(10 * MINUTE)
+    assert (world.keeper().look().sent, world.queue.messages_left()) == (0, 0)
+    world.lake.table(ORDERS).set_properties({"compact_when": "streaming"})
+    assert world.keeper().look().sent == 1
+
+
 def test_a_lost_answer_of_the_queue_makes_one_job_run(world: KeeperWorld) -> None:
     queue_of(world).loses_answers = True
     keeper = world.keeper()

@@ -75,13 +75,19 @@ def test_each_table_has_its_figures_and_its_bound() -> None:
     assert found["lithify_table_pending_bytes", "a"] == 10
     assert found["lithify_table_small_files", "b"] == 3
     assert found["lithify_table_dead_rows", "b"] == 4
-    assert (found["lithify_tables_watched", None], found["lithify_tables_late", None]) == (2, 1)
+    assert found["lithify_tables_watched", None] == 2
     assert ("lithify_table_lag_bound_seconds", "b") not in found, "its policy has none"
     assert ("lithify_table_published_lag_seconds", "b") not in found, "it is not published"
 
 
+def test_a_table_is_late_ten_minutes_after_its_bound() -> None:
+    lags = lag("a", 630, 30), lag("b", 630.001, 30), lag("c", 1e9)
+    assert shown(*lags)["lithify_tables_late", None] == 1
+    assert [each.is_late for each in lags] == [False, True, False]
+
+
 def test_the_tables_that_are_most_behind_have_series_and_all_are_counted() -> None:
-    found = shown(*(lag(f"t{number}", number, 10) for number in range(TABLES_SHOWN + 20)))
+    found = shown(*(lag(f"t{number}", 600 + number, 10) for number in range(TABLES_SHOWN + 20)))
     lags = [table for name, table in found if name == "lithify_table_lag_seconds"]
     assert len(lags) == TABLES_SHOWN
     assert "t19" not in lags

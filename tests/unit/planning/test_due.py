@@ -38,6 +38,7 @@ STREAM = StreamFigures(
     dead_rows=100,
     last_compacted_at_ms=NOW - 600_000,
     size_ratio=2.5,
+    mergeable_files=4,
 )
 
 
@@ -75,8 +76,10 @@ BOUNDS: list[tuple[CompactWhen, StreamFigures, bool]] = [
     (CompactWhen(dead_row_share=0.101), STREAM, False),
     (CompactWhen(small_files=4), STREAM, True),
     (CompactWhen(small_files=5), STREAM, False),
+    (CompactWhen(small_files=4), replace(STREAM, mergeable_files=0), False),
     (CompactWhen(small_file_share=0.4), STREAM, True),
     (CompactWhen(small_file_share=0.41), STREAM, False),
+    (CompactWhen(small_file_share=0.4), replace(STREAM, mergeable_files=0), False),
     (CompactWhen(every=600), STREAM, True),
     (CompactWhen(every=601), STREAM, False),
     # One of two bounds suffices, or both are needed.
@@ -237,8 +240,52 @@ def test_what_saves_readers_most_for_a_dollar_has_the_greatest_benefit() -> None
     assert benefit_per_usd(many, cheap) > benefit_per_usd(many, dear) > benefit_per_usd(few, dear)
 
 
-def test_the_most_lag_that_a_policy_allows_is_its_bound_or_the_latest_time_outside_of_its_windows() -> None:
-    assert CompactWhen(lag_seconds=299).lag_bound_seconds() == 299
-    assert CompactWhen(pending_rows=1).lag_bound_seconds() is None
-    assert CompactWhen(lag_seconds=60, windows=(NIGHT,), at_latest_seconds=300).lag_bound_seconds() == 300
-    assert preset("streaming").lag_bound_seconds() == 300
+NOON = Window(cron="0 12 * * *", seconds=3600)
+HOUR = 3_600
+
+
+@pytest.mark.parametrize(
+    ("policy", "bound"),
+    [
+        (CompactWhen(lag_seconds=299), 299),
+        (CompactWhen(lag_seconds=299, pending_rows=9), 299),
+        (CompactWhen(lag_seconds=299, match=Match.ALL), 299),
+        (CompactWhen(lag_seconds=299, pending_rows=9, match=Match.ALL), None),
+        (CompactWhen(pending_rows=1), None),
+        (CompactWhen(lag_seconds=60, windows=(NIGHT,), at_latest_seconds=300), 300),
+        (CompactWhen(lag_seconds=HOUR, windows=(NIGHT,)), 29 * HOUR),
+        (CompactWhen(lag_seconds=HOUR, windows=(NIGHT, NOON)), 26 * HOUR),
+        (CompactWhen(lag_seconds=60, windows=(Window(cron="0 1 * * 6", seconds=HOUR),)), 7 * 24 * HOUR + HOUR + 60),
+        (CompactWhen(pending_rows=9, windows=(NIGHT,)), None),
+        (preset("streaming"), 300),
+        (preset("nightly"), 28 * HOUR),
+        (preset("upsolver"), None),
+        (preset("manual"), None),
+    ],
+)
+def test_the_most_lag_that_a_policy_allows_reaches_to_the_end_of_the_next_window(
+    policy: CompactWhen, bound: int | None
+) -> None:
+    assert policy.lag_bound_seconds() == bound
+
+
+WAITS = [
+    (CompactWhen(lag_seconds=HOUR, windows=(NIGHT,)), at(1, day=5), "windows"),
+    (CompactWhen(lag_seconds=HOUR, windows=(NIGHT, NOON)), at(12, 55), "lag_seconds"),
+    (CompactWhen(lag_seconds=HOUR, windows=(NIGHT,), at_latest_seconds=2 * HOUR), at(13, 55), "at_latest_seconds"),
+    (CompactWhen(lag_seconds=HOUR, windows=(NIGHT,), at_latest_seconds=24 * HOUR), at(1, day=5), "windows"),
+    (CompactWhen(pending_rows=9_999, windows=(NIGHT,), at_latest_seconds=2 * HOUR), at(13, 55), "at_latest_seconds"),
+    (CompactWhen(pending_rows=1, not_before_seconds=HOUR, windows=(NIGHT,)), at(1, day=5), "windows"),
+    (CompactWhen(pending_rows=1, not_before_seconds=HOUR, windows=(NOON,)), at(12, 50), "not_before_seconds"),
+]
+
+
+@pytest.mark.parametrize(("policy", "until_ms", "figure"), WAITS)
+def test_a_stream_that_will_be_due_while_no_window_is_open_waits_for_one(
+    policy: CompactWhen, until_ms: int, figure: str
+) -> None:
+    found = decide(STREAM, policy, NOW, Terms())
+    assert isinstance(found, NotDue)
+    assert (found.until_ms, found.figure) == (until_ms, figure)
+    assert isinstance(decide(STREAM, policy, until_ms, Terms()), Due)
+    assert not isinstance(decide(STREAM, policy, until_ms - 1, Terms()), Due)

@@ -137,6 +137,19 @@ def test_a_file_is_small_only_if_its_rows_and_its_bytes_are_few() -> None:
     assert figures.dead_row_share == 9 / 698
 
 
+def test_files_that_a_compaction_would_not_take_count_in_no_size_ratio() -> None:
+    full = tuple(file(number, 400, 4_000) for number in range(1, 9))
+    at = stream(CREATED, delta(1, 3), committed(1, Watermark(position=1), *full))
+    assert figures_of(at, LIMITS).size_ratio == 0
+    assert figures_of(apply(at, delta(2, 1)), LIMITS).size_ratio == 0
+    assert figures_of(apply(at, delta(2, 1, 1, 1)), LIMITS).size_ratio == 2
+    few = tuple(file(number, 10, 100) for number in range(9, 16))
+    at = stream(CREATED, delta(1, 3), committed(1, Watermark(position=1), *full, *few))
+    assert (figures_of(at, LIMITS).mergeable_files, figures_of(at, LIMITS).size_ratio) == (0, 0)
+    merges = MergeLimits(rows_per_file=400, bytes_per_file=4_000, small_files=7, share=0.0)
+    assert (figures_of(at, merges).mergeable_files, figures_of(at, merges).size_ratio) == (7, 6)
+
+
 def test_which_files_are_small_is_said_by_the_tables_properties() -> None:
     assert merge_limits(TableProperties()) == MergeLimits(4_000_000, 512 * 1024 * 1024)
     own = TableProperties(rows_per_compacted_file=7, bytes_per_compacted_file=8)
