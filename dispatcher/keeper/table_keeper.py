@@ -29,7 +29,7 @@ from compactor.log.durable_log import DurableLog, LogState
 from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
-from compactor.planning.due import Due, Expected
+from compactor.planning.due import Due, Expected, has_work
 from compactor.planning.sizing import SessionSize, size_session
 from compactor.planning.stream_figures import StreamFigures
 from compactor.planning.where_to_run import WorkerPool, choose_place, in_one_process
@@ -106,6 +106,7 @@ class KeeperSettings:
         look_seconds: between two looks at all tables
         default_policy: of tables that have none of their own; None: they are left alone
         read_again_seconds: after which a table's definition and its decision log are read again though nothing is due
+        read_again_idle_seconds: likewise where there is nothing to do, whatever the policy says by now
         left_by_another_seconds: after which a decision that another keeper has not sent is sent here
         resend_seconds: after which an instruction is sent again that no dispatcher has taken; then after twice as long
         upkeep_seconds: between two collections of garbage
@@ -114,6 +115,7 @@ class KeeperSettings:
     look_seconds: float = 60.0
     default_policy: CompactWhen | None = None
     read_again_seconds: float = 300.0
+    read_again_idle_seconds: float = 3_600.0
     left_by_another_seconds: float = 60.0
     resend_seconds: float = 900.0
     upkeep_seconds: float = 86_400.0
@@ -257,8 +259,9 @@ class TableKeeper:
 
     def _read_again_when_due(self) -> bool:
         now_seconds = self._clock.monotonic_seconds()
-        last = self._read_at_seconds
-        if last is not None and now_seconds - last < self._settings.read_again_seconds:
+        last, settings = self._read_at_seconds, self._settings
+        after = settings.read_again_idle_seconds if self._is_idle() else settings.read_again_seconds
+        if last is not None and now_seconds - last < after:
             return False
         self._table = self._services.lake.table(self._table_id)
         if self._policy() is not None:
@@ -266,6 +269,13 @@ class TableKeeper:
         self.log.load()
         self._read_at_seconds = now_seconds
         return True
+
+    def _is_idle(self) -> bool:
+        """Whether another policy would change nothing before a stream has news."""
+        policy = self._policy()
+        if policy is None or self.log.newest.state.open:
+            return False
+        return not any(has_work(each.figures) for each in self._watch.streams)
 
     def _seen(self, table: Table, policy: CompactWhen, pauses: Sequence[Pause]) -> Seen:
         names = {table.table_id, table.properties.destination_compacted_table_id}

@@ -607,25 +607,37 @@ def test_the_cost_of_a_look_follows_what_is_new() -> None:
     assert len(lake.requests) + len(state.requests) <= 300
 
 
-def test_an_idle_look_sends_one_request_a_table() -> None:
+def test_an_idle_look_sends_one_request_a_table_and_five_more_an_hour() -> None:
     world = KeeperWorld()
-    tables = 20
+    tables, looks = 20, 60
     for number in range(tables):
         world.table({"lag_seconds": 600}, f"ACME.T{number}.V1", keys=("day",))
         world.append(f"ACME.T{number}.V1", {"day": "1"})
     lake, state = FaultyStore(world.lake_store), FaultyStore(world.state)
-    keeper = world.keeper(KeeperSettings(read_again_seconds=100_000.0), lake=lake, state=state)
-    world.clock.sleep(10 * MINUTE)
-    keeper.look()
-    world.dispatch()
-    keeper.look()
-    keeper.look()
+    keeper = world.keeper(lake=lake, state=state)
+    for _ in range(15):
+        keeper.look()
+        world.dispatch()
+        world.clock.sleep(MINUTE)
     lake.requests.clear()
     state.requests.clear()
+    for _ in range(looks):
+        world.clock.sleep(MINUTE)
+        assert keeper.look().open == 0
+    of_all = 3  # the listings of all tables and of dropped ones, and the sample of the history
+    assert len(lake.requests) + len(state.requests) <= looks * (tables + of_all) + 5 * tables
+
+
+def test_another_policy_counts_once_an_idle_table_has_news(world: KeeperWorld) -> None:
+    table = world.table("manual")
+    keeper = world.keeper()
     keeper.look()
-    listings = 2  # of all tables, and of those that were dropped
-    assert len(lake.requests) + len(state.requests) <= tables + listings
-    assert keeper.look().open == 0
+    table.set_properties({"compact_when": {"pending_rows": 1}})
+    world.clock.sleep(20 * MINUTE)
+    keeper.look()
+    world.append()
+    keeper.look()
+    assert keeper.look().decided == 1
 
 
 STREAMS = 100
