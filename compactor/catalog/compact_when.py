@@ -123,7 +123,7 @@ class CompactWhen(SparseDocument):
 
     @property
     def triggers(self) -> tuple[str, ...]:
-        """The bounds that can make a stream due, beside `at_latest_seconds`."""
+        """Those of `TRIGGERS` that are set."""
         return tuple(name for name in TRIGGERS if getattr(self, name) is not None)
 
 
