@@ -24,7 +24,7 @@ from compactor.planning.stream_figures import StreamFigures, total
 from compactor.planning.table_figures import read_figures
 from dispatcher.demo.environment import DemoEnvironment
 from dispatcher.demo.screen import Screen
-from dispatcher.keeper.decision_log import DECISION_LOG
+from dispatcher.keeper.decision_log import DECISION_LOG, DecisionMade
 from dispatcher.keeper.keeper import Keeper
 from dispatcher.keeper.keys import DecisionLogFolder, lake_name
 from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings
@@ -127,8 +127,9 @@ class KeeperScenario:
 
     def _decisions(self) -> tuple[int, float]:
         """Their number, and what their job runs would cost on EMR."""
-        state = self._decided.load().state
-        return len(state.open) + len(state.ended), state.spent_usd(self._clock.now_ms())
+        actions = (action for entry in self._decided.entries() for action in entry.actions)
+        made = [action.expected_usd or 0.0 for action in actions if isinstance(action, DecisionMade)]
+        return len(made), sum(made)
 
     def _write(self, table: Table, writer: int, stops: threading.Event) -> None:
         until = self._clock.monotonic_seconds() + self._seconds

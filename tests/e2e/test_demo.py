@@ -139,6 +139,7 @@ def test_the_keeper_keeps_the_lag_of_a_table_small_while_writers_append(tmp_path
     kept = json.loads(done.stdout)
     assert kept["holds"]
     assert kept["decisions"] >= 1
+    assert kept["usd"] > 0
     assert kept["pending_deltas"] == 0
     assert kept["files"] <= 8
     assert "decisions, $" in done.stderr
