@@ -253,7 +253,11 @@ class Template(Generic[KeyT]):
     of: type[KeyT]
 
     def __str__(self) -> str:
-        """For people: `tables/<table id>/log`."""
+        return self._for_people
+
+    @cached_property
+    def _for_people(self) -> str:
+        """`tables/<table id>/log`."""
         return re.sub(r"\{(?:\w+\.)?(\w+)(?::\d+)?\}", lambda field: f"<{field[1].replace('_', ' ')}>", self.text)
 
     def render(self, value: Key) -> str:
