@@ -119,7 +119,8 @@ class CompactWhen(SparseDocument):
         needs_more = policy.match is Match.ALL and policy.triggers != ("lag_seconds",)
         if least is None or needs_more or None in waits:
             return None
-        return least + min((each for each in waits if each is not None), default=0)
+        wait, floor = min((each for each in waits if each is not None), default=0), policy.not_before_seconds or 0
+        return wait + (max(least, floor) if floor > wait else least)
 
     @property
     def triggers(self) -> tuple[str, ...]:

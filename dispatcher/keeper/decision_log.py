@@ -237,9 +237,9 @@ def _ended(state: DecisionState, action: DecisionEnded) -> DecisionState:
     unsettled = {key: each for key, each in state.unsettled.items() if not _is_of(found.made, key)}
     unsettled |= {each.key: each for each in action.unsettled}
     spent = dict(state.spent)
-    if usd := action.usd or 0.0:
+    if action.usd:
         day = day_of(action.at_ms)
-        spent[day] = spent.get(day, 0.0) + usd
+        spent[day] = spent.get(day, 0.0) + action.usd
     return replace(
         state,
         open=MappingProxyType(still_open),

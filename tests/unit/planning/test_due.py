@@ -257,6 +257,7 @@ HOUR = 3_600
         (CompactWhen(lag_seconds=HOUR, windows=(NIGHT, NOON)), 26 * HOUR),
         (CompactWhen(lag_seconds=60, windows=(Window(cron="0 1 * * 6", seconds=HOUR),)), 7 * 24 * HOUR + HOUR + 60),
         (CompactWhen(pending_rows=9, windows=(NIGHT,)), None),
+        (CompactWhen(pending_deltas=1, not_before_seconds=7 * DAY, windows=(NIGHT,)), 7 * DAY + 28 * HOUR),
         (preset("streaming"), 300),
         (preset("nightly"), 28 * HOUR),
         (preset("upsolver"), None),

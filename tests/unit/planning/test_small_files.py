@@ -82,6 +82,11 @@ def test_a_round_makes_a_bounded_number_of_files() -> None:
 IN_ORDER = replace(LIMITS, in_order=True)
 
 
+def test_where_rows_keep_their_order_a_file_is_small_below_half_of_a_full_one() -> None:
+    assert small_files(files(499, 500, 1_000, 1), [], IN_ORDER) == (1, 4)
+    assert small_files_to_merge(files(1_000, 499, 499, 499, 499), [], IN_ORDER) == ((2, 3, 4, 5),)
+
+
 def test_where_rows_keep_their_order_only_the_last_small_files_are_merged() -> None:
     assert small_files_to_merge(files(10, 10, 1_000, 10, 10, 10, 10), [], IN_ORDER) == ((4, 5, 6, 7),)
     assert small_files_to_merge(files(10, 10, 10, 10, 1_000), [], IN_ORDER) == ()
@@ -95,10 +100,17 @@ def test_where_rows_keep_their_order_the_last_files_may_be_as_large_as_what_arri
     assert small_files_to_merge(files(200, 40, 20, 10), [], IN_ORDER, arriving_bytes=1_000) == ((2, 3, 4),)
 
 
-@given(st.lists(st.integers(1, 50), min_size=2, max_size=120), st.integers(2, 6))
-@settings(max_examples=40, deadline=None)
-def test_the_last_files_are_written_again_at_most_log2_of_the_files_times(appended: list[int], enough: int) -> None:
-    limits = replace(BY_ROWS, rows_per_file=10_000_000, small_files=enough, in_order=True)
+@given(
+    st.lists(st.integers(1, 50), min_size=2, max_size=120),
+    st.integers(2, 6),
+    st.sampled_from([20, 100, 400, 10_000_000]),
+)
+@settings(max_examples=80, deadline=None)
+def test_the_last_files_are_written_again_at_most_log2_of_the_files_times(
+    appended: list[int], enough: int, rows_per_file: int
+) -> None:
+    """What is more than a file takes begins another one."""
+    limits = replace(BY_ROWS, rows_per_file=rows_per_file, small_files=enough, in_order=True)
     rows: list[int] = []
     written = 0
     for arrived in appended:
@@ -106,7 +118,9 @@ def test_the_last_files_are_written_again_at_most_log2_of_the_files_times(append
         taken = sum(len(group) for group in groups)
         kept, again = rows[: len(rows) - taken], rows[len(rows) - taken :]
         assert [number for group in groups for number in group] == list(range(len(kept) + 1, len(rows) + 1))
-        rows, written = [*kept, sum(again) + arrived], written + sum(again)
+        full, rest = divmod(sum(again) + arrived, rows_per_file)
+        rows, written = [*kept, *[rows_per_file] * full, *([rest] if rest else [])], written + sum(again)
+    assert sum(rows) == sum(appended)
     assert written <= sum(appended) * math.log2(len(appended))
 
 
