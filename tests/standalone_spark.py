@@ -40,8 +40,9 @@ def packed_once(folder: Path) -> Path:
     return archive
 
 
-_CLEANUP = [f"-Dspark.worker.cleanup.{each}" for each in ("enabled=true", "interval=60", "appDataTtl=1")]
-"""Each application has the environment unpacked in its work folders: a gigabyte for each worker."""
+_CLEANUP = [f"-Dspark.worker.cleanup.{each}" for each in ("enabled=true", "interval=60", "appDataTtl=300")]
+"""Each application has the environment unpacked in its work folders: a gigabyte for each worker. Five minutes, because
+tests read what an application that has ended left there."""
 
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
