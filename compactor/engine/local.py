@@ -7,7 +7,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from socket import socket
@@ -58,6 +58,9 @@ def local_spark(app_name: str, master: str | None = None) -> Iterator[SparkConte
         yield spark
     finally:
         if spark is not None:
+            with suppress(*SPARK_UNREACHABLE):
+                # Else tasks that end while it stops, after another one has failed, leave stacks that say so.
+                spark.setLogLevel("ERROR" if is_verbose() else "OFF")
             stop_spark(spark)
 
 
