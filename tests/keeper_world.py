@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -236,8 +236,15 @@ class KeeperWorld:
             ends.append(SessionEnded(epoch=1, session_id=pin.session_id, end=end))
         self.records.log(run.job_run_id).append(lambda _: [*ends, _job_run_ended(ends, seconds)])
 
-    def compact(self, stream: PartitionStream, until: int | None = None, path: str | None = None) -> bool:
-        """A round that leaves one file, of the deltas up to a position. False: there was nothing to do."""
+    def compact(
+        self,
+        stream: PartitionStream,
+        until: int | None = None,
+        path: str | None = None,
+        merged: Sequence[int] | None = None,
+    ) -> bool:
+        """A round that leaves one file, of the deltas up to a position and of these compacted files; None: of all,
+        unless no delta is left. False: there was nothing to do."""
         path = path or self.write_compacted_file(stream)
         snapshot = stream.load().state
         active, compacted = snapshot.active, snapshot.compacted
@@ -246,16 +253,16 @@ class KeeperWorld:
         done = 0 if compacted is None else compacted.processed.position
         last = active.last_position if until is None else until
         pending = [delta for delta in active.deltas.above(done) if delta.position <= last]
-        if not pending:
+        if not pending and not merged:
             return False
         for delta in pending:
             self.commits[stream.table_id, str(stream), delta.position] += 1
-        rows = sum(delta.files[0].rows for delta in pending) + (0 if compacted is None else compacted.rows)
+        files = {} if compacted is None else compacted.files
+        removed = list(files) if merged is None else list(merged)
+        rows = sum(delta.files[0].rows for delta in pending) + sum(files[number].rows for number in removed)
         number = 1 if compacted is None else compacted.next_file_number
-        action = a_round(
-            stream, self.clock.new_id(), [_file(number, path, rows)], list(compacted.files) if compacted else []
-        )
-        processed = Watermark(position=last)
+        action = a_round(stream, self.clock.new_id(), [_file(number, path, rows)], removed)
+        processed = Watermark(position=max(last, done))
         action = action.model_copy(update={"processed": processed, "at_ms": self.clock.now_ms()})
         commit(stream, action, ReadPoint.of(snapshot))
         if stream.news is not None:

@@ -13,7 +13,7 @@ lists the broken invariants:
     no day's money is passed by more than one session
     no stream is behind its bound, where nothing goes wrong and there is money
     no file is deleted that an entry, an attempt, or a reader within the grace period needs; garbage is
-    after the last write there are finitely many decisions, and all of them end
+    after the last write there are finitely many decisions, all of them end, and nothing is due any more
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache, partial
+from math import inf
 from typing import assert_never
 
 import pyarrow as pa
@@ -35,11 +36,13 @@ from compactor.log import checkpoints
 from compactor.maintenance.garbage import find_garbage
 from compactor.maintenance.named_files import paths_of_snapshot
 from compactor.model.errors import LithifyError, Unavailable
+from compactor.planning import due
 from compactor.planning.cluster_plan import Cost
-from compactor.planning.due import Expected
+from compactor.planning.due import Due, Expected, Terms, decide
+from compactor.planning.small_files import small_files_to_merge
 from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.planning.stream_figures import StreamFigures
-from compactor.planning.table_figures import read_figures
+from compactor.planning.table_figures import merge_limits, read_figures
 from compactor.planning.where_to_run import WorkerPool
 from compactor.storage.object_store import ObjectEntry, ObjectStore, UnfinishedWrite
 from dispatcher.intake import pinning
@@ -103,7 +106,13 @@ POLICIES: tuple[object, ...] = (
     {"lag_seconds": 1_800, "windows": [{"cron": "0 */6 * * *", "seconds": 3_600}], "at_latest_seconds": 14_400},
     {"lag_seconds": 3_600, "usd_per_day": 1.0},
     {"pending_rows": 50, "usd_per_day": 0.5, "max_usd": 0.4},
+    {"small_files": 8, "pending_deltas": 1, "not_before_seconds": 1_200},
+    {"small_file_share": 0.3, "lag_seconds": 3_600},
 )
+
+FULL_FILE_BYTES = 20_000
+"""Of a table whose policy counts small files; a delta has 100 to 10,000 bytes. Its keys are new each time, so a round
+leaves a file beside those that are there, and merges small ones. In the other tables it replaces all."""
 
 
 @dataclass
@@ -122,6 +131,7 @@ class Break(StrEnum):
     FORGET_WORK = "forget what is at work"
     FORGET_SPENT = "forget what was spent"
     NO_GRACE = "collect without grace"
+    LEAVE_SMALL_FILES = "leave small files that no delta comes to"
 
 
 class KeepersStore:
@@ -258,7 +268,7 @@ class KeptDispatchers(World):
         stream = self._stream(spec)
         last, compacted = spec.source_position, stream.load().state.compacted
         done = 0 if compacted is None else compacted.processed.position
-        if last is None or last <= done:
+        if last is None or (last <= done and not self._merged(stream)):
             return NothingToDo()
         return SessionPlan(
             spec=spec,
@@ -280,13 +290,21 @@ class KeptDispatchers(World):
         stream, path = self._stream(spec), self._files.pop((spec.session_id, member.attempt))
         self._of.check_files(f"an attempt of {spec.session_id}", [path])
         by, until = self._committed.get(str(stream), (spec.job_run.job_run_id, 0))
-        if by != spec.job_run.job_run_id and until >= (spec.source_position or 0):
+        has_committed = self._of.world.compact(stream, spec.source_position, path, self._merged(stream))
+        if by != spec.job_run.job_run_id and (until > (spec.source_position or 0) or not has_committed):
             self.wrong(f"{spec.session_id} was overtaken by {by} on {stream}")
-        self._of.world.compact(stream, spec.source_position, path)
         self._committed[str(stream)] = (spec.job_run.job_run_id, spec.source_position or 0)
 
     def cost(self, spec: SessionSpec) -> Cost | None:
         return self._of.pay(spec)
+
+    def _merged(self, stream: PartitionStream) -> Sequence[int] | None:
+        """The compacted files that a round replaces; None: all, and none where no delta is left."""
+        table, compacted = self._of.world.lake.table(stream.table_id), stream.load().state.compacted
+        if table.properties.bytes_per_compacted_file != FULL_FILE_BYTES:
+            return None
+        files = {} if compacted is None else compacted.files
+        return next(iter(small_files_to_merge(files, (), merge_limits(table.properties))), ())
 
     def _stream(self, spec: SessionSpec) -> PartitionStream:
         return self._of.world.lake.table(spec.job_run.source_table_id).stream(spec.partition)
@@ -332,7 +350,9 @@ class Keepers:
             table_id = f"ACME.T{number}.V1"
             keys = self.chance.choice([(), ("day",)])
             policy, is_kept_at_once = self.chance.choice(POLICIES), self.chance.random() < 0.5
-            table = self.world.table(policy if is_kept_at_once else None, table_id, keys)
+            counts_files = isinstance(policy, dict) and bool({"small_files", "small_file_share"} & policy.keys())
+            properties = {"bytes_per_compacted_file": FULL_FILE_BYTES} if counts_files else {}
+            table = self.world.table(policy if is_kept_at_once else None, table_id, keys, **properties)
             kept = table.set_properties({"compact_when": policy}).compact_when
             assert kept is not None
             self._policies[table_id] = kept
@@ -541,6 +561,7 @@ class Keepers:
         garbage = [file.key for each in left for file in each.garbage]
         if garbage:
             self.violations.append(f"{len(garbage)} files are garbage and stay, {garbage[0]} among them")
+        self._check_nothing_is_due(table_id)
         state, made = self._state(table_id), self._decided(table_id)
         if state.open:
             self.violations.append(f"{table_id}: {len(state.open)} decisions have not ended")
@@ -557,6 +578,18 @@ class Keepers:
         for (of, day), spent in self._spent.items():
             if of == table_id and most is not None and sum(spent) - max(spent) > most + 1e-9:
                 self.violations.append(f"{table_id} has spent ${sum(spent):.2f} of ${most:.2f} on {day}")
+
+    def _check_nothing_is_due(self, table_id: str) -> None:
+        """That the policy asks for nothing more, or for what it does not pay; and that what it counts is below."""
+        table, policy = self.world.lake.table(table_id), self._policies[table_id]
+        for partition, figures in zip(table.partitions(), read_figures(table), strict=True):
+            terms = Terms(cost=_rounded_cost(figures, ClusterRoom(), None, is_remote=False))
+            found = decide(figures, policy, self.world.clock.now_ms(), terms)
+            if isinstance(found, Due):
+                self.violations.append(f"{table_id} {partition} is still due: {found.why}")
+            small, share = policy.small_files or inf, policy.small_file_share or inf
+            if figures.mergeable_files and (figures.small_files >= small or figures.small_file_share >= share):
+                self.violations.append(f"{table_id} {partition} still has {figures.small_files} small files")
 
     def _check_alone(self, table_id: str) -> None:
         """No stream is decided while a decision on it is open."""
@@ -654,5 +687,7 @@ def break_on_purpose(what: Break) -> None:
                 return whole(self)
 
             LakeUpkeep.do_what_is_due = hasty  # type: ignore[method-assign]
+        case Break.LEAVE_SMALL_FILES:
+            vars(due)["has_work"] = lambda figures: figures.pending_deltas > 0
         case _:
             assert_never(what)

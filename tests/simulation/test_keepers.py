@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -18,7 +18,7 @@ from tests.simulation.keepers import Break
 from tests.simulation.seeds import run_seeds
 from tests.simulation.virtual_threads import Process, Scheduler
 
-SEED = 7
+SEED = 19
 """Of those with the lowest numbers, the first that sees each of `Break`."""
 
 DAYS = 3.5
@@ -37,6 +37,7 @@ def test_keepers_have_every_delta_compacted_once_in_time_within_its_money_and_no
         (Break.FORGET_WORK, "two decisions are open on"),
         (Break.FORGET_SPENT, "has spent"),
         (Break.NO_GRACE, "misses"),
+        (Break.LEAVE_SMALL_FILES, "small files"),
     ],
 )
 def test_the_simulation_sees_what_is_broken_on_purpose(broken: Break, violation: str) -> None:
@@ -63,8 +64,14 @@ LEFT = "ACME.LEFT.V1"
 class LeavesOneTable(KeeperWorld):
     """Whose job runs have nothing to do on one table, whatever its figures say."""
 
-    def compact(self, stream: PartitionStream, until: int | None = None, path: str | None = None) -> bool:
-        return stream.table_id != LEFT and super().compact(stream, until, path)
+    def compact(
+        self,
+        stream: PartitionStream,
+        until: int | None = None,
+        path: str | None = None,
+        merged: Sequence[int] | None = None,
+    ) -> bool:
+        return stream.table_id != LEFT and super().compact(stream, until, path, merged)
 
 
 class TurnsStore:
