@@ -231,9 +231,9 @@ class TableProperties(SparseDocument):
         return GRACE_SECONDS if self.gc_grace_seconds is None else self.gc_grace_seconds
 
     def kept_by(self, default_policy: CompactWhen | None) -> CompactWhen | None:
-        """The policy of the table for a keeper with this default; None: it leaves the table alone. One that declares no
-        keys can be watched, by `manual`, and no more."""
-        policy = self.compact_when or default_policy
+        """The policy of the table for a keeper with this default; None: it leaves the table alone, as one that is
+        offline. One that declares no keys can be watched, by `manual`, and no more."""
+        policy = None if self.state is TableState.OFFLINE else self.compact_when or default_policy
         sends = policy is not None and policy.preset is not Preset.MANUAL
         return None if sends and self.primary_keys is None else policy
 

@@ -59,14 +59,13 @@ from compactor.catalog.snapshot import ReadPoint, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.log.durable_log import LogState
 from compactor.maintenance.named_files import (
-    CLOCKS_DIFFER_MS,
     DATA_KEYS,
     FilesOfEarlierRounds,
     keeps_deltas,
     paths_of_action,
     paths_of_snapshot,
 )
-from compactor.model.clock import Clock
+from compactor.model.clock import CLOCKS_DIFFER_MS, Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Invalid
 from compactor.model.names import counted

@@ -26,14 +26,11 @@ from compactor.catalog.actions import (
 from compactor.catalog.keys import CompactedFilePath, DeltaFilePath, OpenFilePath
 from compactor.catalog.snapshot import StreamSnapshot
 from compactor.index.keys import KEYS, DeletionVectorPath, IndexFilePath, IndexPointersPath
+from compactor.model.clock import CLOCKS_DIFFER_MS
 from compactor.storage.keys import parse_any
 from compactor.storage.object_store import ObjectEntry
 
 DATA_KEYS = (DeltaFilePath, CompactedFilePath, OpenFilePath, *KEYS)
-
-CLOCKS_DIFFER_MS = 3_600_000
-"""Time by which two clocks of one store, or of a writer and the store, may differ. Generous: it costs the entries of so
-long."""
 
 
 def paths_of_snapshot(snapshot: StreamSnapshot) -> list[str]:

@@ -6,7 +6,11 @@ All other code takes a `Clock`; ruff's banned-api forbids `time.time`, `time.sle
 import time
 import uuid
 from datetime import UTC, date, datetime
+from math import inf
 from typing import Protocol
+
+CLOCKS_DIFFER_MS = 3_600_000
+"""Time by which two clocks may differ. Generous: garbage collection reads the entries of so long once more."""
 
 
 class Clock(Protocol):
@@ -25,6 +29,12 @@ class Clock(Protocol):
 def date_of(at_ms: int) -> date:
     """The day of a time, in UTC."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).date()
+
+
+def seconds_since(at_ms: int | None, now_ms: int) -> float:
+    """Since a time by another clock, at least 0. Infinite if it is not recorded, or lies ahead by more than clocks
+    differ: what a wrong clock has written counts as written long ago, so that nothing waits until its time comes."""
+    return inf if at_ms is None or at_ms > now_ms + CLOCKS_DIFFER_MS else max(now_ms - at_ms, 0) / 1000
 
 
 def chance(clock: Clock) -> float:

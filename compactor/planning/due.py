@@ -13,12 +13,13 @@ its own, or all of them are one; the presets `upsolver` and `size_ratio` are rul
 Files of a stream are its compacted files and one for each pending delta: what a reader would open now.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil, inf
 
 from compactor.catalog.compact_when import CompactWhen, Match, Preset
+from compactor.model.clock import seconds_since
 from compactor.planning.stream_figures import StreamFigures
 
 UPSOLVER_FILE_BYTES = 32_000_000
@@ -31,9 +32,6 @@ SIZE_RATIO = 3.0
 """The size ratio of a policy that names none."""
 
 _MS_PER_DAY = 86_400_000
-
-CLOCKS_DIFFER_MS = 3_600_000
-"""A time that lies further ahead is of a wrong clock, and counts as one that is not recorded: long ago."""
 
 READER_SECONDS_PER_FILE = 0.03
 """Seconds of a reader that opens one more file on S3."""
@@ -111,6 +109,8 @@ def decide(figures: StreamFigures, policy: CompactWhen, now_ms: int, terms: Term
     """See above. The policy was checked when it was set."""
     if policy.preset is Preset.MANUAL:
         return NotDue(None, None, "the table is compacted by instructions only")
+    if figures.of_a_copy:
+        return NotDue(None, None, "it is compacted by instructions for another table, by that one's policy")
     if not has_work(figures):
         return NotDue(None, None, "there is nothing to do")
     measured = _measure(figures, now_ms)
@@ -122,7 +122,7 @@ def decide(figures: StreamFigures, policy: CompactWhen, now_ms: int, terms: Term
     if rule is None:
         return _next_rule(policy, measured, now_ms, floor_ms)
     if now_ms < floor_ms:
-        begins = _begins(chosen, floor_ms, "not_before_seconds")
+        begins = _begins(chosen, measured, now_ms, floor_ms, "not_before_seconds")
         return NotDue(*begins, f"{since:,.0f} s since the last compaction, of {floor:,}")
     why = rule.sentence(measured) + _beyond_bound(policy, terms.cost)
     return _held_back(chosen, measured, now_ms, terms, rule, why) or Due(rule.name, why)
@@ -130,7 +130,8 @@ def decide(figures: StreamFigures, policy: CompactWhen, now_ms: int, terms: Term
 
 def has_work(figures: StreamFigures) -> bool:
     """Whether a session could do anything: compact deltas, remove dead rows, merge small files."""
-    return figures.pending_deltas > 0 or figures.dead_rows > 0 or figures.mergeable_files > 0
+    works = figures.pending_deltas > 0 or figures.dead_rows > 0 or figures.mergeable_files > 0
+    return works and not figures.of_a_copy
 
 
 def reader_seconds_saved(figures: StreamFigures) -> float:
@@ -195,16 +196,18 @@ class _Rule:
     def name(self) -> str:
         return ", ".join(bound.figure for bound in self.bounds)
 
-    def is_met(self, measured: dict[str, float]) -> bool:
+    def is_met(self, measured: Mapping[str, float]) -> bool:
         return all(bound.is_met(measured[bound.figure]) for bound in self.bounds)
 
-    def ms_left(self, measured: dict[str, float]) -> tuple[int, str] | None:
+    def ms_left(self, measured: Mapping[str, float]) -> tuple[int, str] | None:
         """Until it is met, and by which figure; None: never."""
+        if not measured["pending_deltas"] and any(bound.figure == "lag_seconds" for bound in self.bounds):
+            return None  # the lag of no delta does not grow
         found = [(bound.ms_left(measured[bound.figure]), bound.figure) for bound in self.bounds]
         known = [(left, figure) for left, figure in found if left is not None]
         return max(known) if len(known) == len(found) else None
 
-    def sentence(self, measured: dict[str, float]) -> str:
+    def sentence(self, measured: Mapping[str, float]) -> str:
         return ", ".join(bound.sentence(measured[bound.figure]) for bound in self.bounds)
 
 
@@ -234,7 +237,7 @@ _UPSOLVER = (
 )
 
 
-def _measure(figures: StreamFigures, now_ms: int) -> dict[str, float]:
+def _measure(figures: StreamFigures, now_ms: int) -> Mapping[str, float]:
     """The figures that bounds are compared with. A time that is not recorded was long ago."""
     all_files = figures.files + figures.pending_deltas
     merges = figures.mergeable_files > 0  # small files that no compaction would merge make no stream due
@@ -242,23 +245,19 @@ def _measure(figures: StreamFigures, now_ms: int) -> dict[str, float]:
         "pending_rows": figures.pending_rows,
         "pending_bytes": figures.pending_bytes,
         "pending_deltas": figures.pending_deltas,
-        "lag_seconds": _seconds_since(figures.oldest_pending_at_ms, now_ms) if figures.pending_deltas else 0.0,
+        "lag_seconds": seconds_since(figures.oldest_pending_at_ms, now_ms) if figures.pending_deltas else 0.0,
         "dead_row_share": figures.dead_row_share,
         "small_files": figures.small_files if merges else 0,
         "small_file_share": figures.small_file_share if merges else 0.0,
         "all_files": all_files,
         "average_file_bytes": (figures.file_bytes + figures.pending_bytes) / max(all_files, 1),
-        "seconds_since_write": _seconds_since(figures.last_write_at_ms, now_ms),
-        "seconds_since_compaction": _seconds_since(figures.last_compacted_at_ms, now_ms),
+        "seconds_since_write": seconds_since(figures.last_write_at_ms, now_ms),
+        "seconds_since_compaction": seconds_since(figures.last_compacted_at_ms, now_ms),
         "size_ratio": figures.size_ratio,
     }
 
 
-def _seconds_since(at_ms: int | None, now_ms: int) -> float:
-    return inf if at_ms is None or at_ms > now_ms + CLOCKS_DIFFER_MS else max(now_ms - at_ms, 0) / 1000
-
-
-def _next_rule(policy: CompactWhen, measured: dict[str, float], now_ms: int, floor_ms: int) -> NotDue:
+def _next_rule(policy: CompactWhen, measured: Mapping[str, float], now_ms: int, floor_ms: int) -> NotDue:
     waits = [left for rule in _rules(policy) if (left := rule.ms_left(measured)) is not None]
     why = "; ".join(rule.sentence(measured) for rule in _rules(policy))
     why = f"not reached: {why}"
@@ -266,20 +265,31 @@ def _next_rule(policy: CompactWhen, measured: dict[str, float], now_ms: int, flo
         return NotDue(None, None, why)
     left_ms, figure = min(waits)
     at_ms, figure = max((now_ms + left_ms, figure), (floor_ms, "not_before_seconds"))
-    until_ms, figure = _begins(policy.resolved, at_ms, figure)
-    at_latest = policy.at_latest_seconds
-    if at_latest is not None and (lag := measured["lag_seconds"]):
-        latest_ms = max(now_ms + ceil((at_latest - lag) * 1000), floor_ms)
-        if until_ms is None or latest_ms < until_ms:
-            return NotDue(latest_ms, "at_latest_seconds", why)
-    return NotDue(until_ms, figure, why)
+    return NotDue(*_begins(policy.resolved, measured, now_ms, at_ms, figure), why)
 
 
-def _begins(policy: CompactWhen, due_ms: int, figure: str) -> tuple[int | None, str]:
-    """When a stream that is due then may begin, and what it waits for; None: no window opens."""
+def begins_at_ms(figures: StreamFigures, policy: CompactWhen, now_ms: int, due_ms: int) -> int | None:
+    """When a stream that is due then may begin; None: no window opens."""
+    return _begins(policy.resolved, _measure(figures, now_ms), now_ms, due_ms, "")[0]
+
+
+def _begins(
+    policy: CompactWhen, measured: Mapping[str, float], now_ms: int, due_ms: int, figure: str
+) -> tuple[int | None, str]:
+    """Likewise, and what it waits for."""
     if not policy.windows or any(window.is_open(due_ms) for window in policy.windows):
         return due_ms, figure
-    return _opens_at_ms(policy, due_ms), "windows"
+    opens_ms, latest_ms = _opens_at_ms(policy, due_ms), _latest_ms(policy, measured, now_ms)
+    if latest_ms is None or (opens_ms is not None and opens_ms <= latest_ms):
+        return opens_ms, "windows"
+    return (latest_ms, "at_latest_seconds") if latest_ms >= due_ms else (due_ms, figure)
+
+
+def _latest_ms(policy: CompactWhen, measured: Mapping[str, float], now_ms: int) -> int | None:
+    """From when on it waits for no window; None: it always does, or has no delta."""
+    if policy.at_latest_seconds is None or not measured["pending_deltas"]:
+        return None
+    return now_ms + ceil(max(policy.at_latest_seconds - measured["lag_seconds"], 0.0) * 1000)
 
 
 def _opens_at_ms(policy: CompactWhen, at_ms: int) -> int | None:
@@ -299,7 +309,7 @@ def _beyond_bound(policy: CompactWhen, cost: Expected) -> str:
 
 
 def _held_back(
-    policy: CompactWhen, measured: dict[str, float], now_ms: int, terms: Terms, rule: _Rule, why: str
+    policy: CompactWhen, measured: Mapping[str, float], now_ms: int, terms: Terms, rule: _Rule, why: str
 ) -> Postponed | None:
     closed = _closed_until(policy, measured, now_ms)
     if closed is not None:
@@ -308,6 +318,8 @@ def _held_back(
     if terms.pause is not None:
         return Postponed(PostponedBy.PAUSE, None, rule.name, f"{why}; paused: {terms.pause}")
     usd = terms.cost.usd or 0.0
+    if terms.cost.unknown is None and not usd:
+        return None
     if terms.cost.unknown is not None and (policy.max_usd is not None or policy.usd_per_day is not None):
         reason = f"its cost is not known, and the policy limits money: {terms.cost.unknown}"
         return Postponed(PostponedBy.BUDGET, None, rule.name, f"{why}; {reason}")
@@ -324,16 +336,10 @@ def _held_back(
     return None
 
 
-def _closed_until(policy: CompactWhen, measured: dict[str, float], now_ms: int) -> tuple[int | None, str] | None:
+def _closed_until(policy: CompactWhen, measured: Mapping[str, float], now_ms: int) -> tuple[int | None, str] | None:
     """When it may begin, if all windows are closed; None: it may begin now."""
-    at_latest, lag = policy.at_latest_seconds, measured["lag_seconds"]
-    if not policy.windows or any(window.is_open(now_ms) for window in policy.windows):
-        return None
-    if at_latest is not None and lag >= at_latest:
-        return None
-    opens = _opens_at_ms(policy, now_ms)
-    latest = now_ms + ceil((at_latest - lag) * 1000) if at_latest is not None and lag > 0 else None
-    return min((each for each in (opens, latest) if each is not None), default=None), "no window is open"
+    begins_ms, _ = _begins(policy, measured, now_ms, now_ms, "")
+    return None if begins_ms == now_ms else (begins_ms, "no window is open")
 
 
 def _number(value: float) -> str:

@@ -22,7 +22,7 @@ class StreamFigures:
             has read
         oldest_pending_at_ms: when the oldest of them was appended; None: nothing is pending, or it is not recorded
         last_write_at_ms: when the last delta was appended, compacted or not; None: never, or not recorded
-        files, file_bytes: live compacted files
+        files, file_bytes: live compacted files, of the stream, or of the destination that is furthest behind
         small_*: those of them that are small (`small_files.py`)
         rows: live rows of these files
         dead_rows: rows that their deletion vectors mark
@@ -31,7 +31,8 @@ class StreamFigures:
         unpublished_since_ms: when the oldest of these changes was committed; None: there is none
         size_ratio: of some of the smallest files that a compaction would take now, pending ones too: the bytes of all
             but the largest, to those of the largest; the greatest such ratio
-        mergeable_files: small files that a compaction would merge now"""
+        mergeable_files: small files that a compaction would merge now
+        of_a_copy: it is compacted by instructions for another table, whose deltas these are"""
 
     pending_deltas: int = 0
     pending_rows: int = 0
@@ -49,6 +50,7 @@ class StreamFigures:
     unpublished_since_ms: int | None = None
     size_ratio: float = 0.0
     mergeable_files: int = 0
+    of_a_copy: bool = False
 
     def lag_seconds(self, now_ms: int) -> float:
         """For how long the oldest pending delta has been waiting; 0: nothing is pending."""
@@ -86,6 +88,7 @@ class StreamFigures:
             unpublished_since_ms=_least(self.unpublished_since_ms, other.unpublished_since_ms),
             size_ratio=max(self.size_ratio, other.size_ratio),
             mergeable_files=self.mergeable_files + other.mergeable_files,
+            of_a_copy=self.of_a_copy or other.of_a_copy,
         )
 
 
@@ -106,14 +109,16 @@ def figures_of(
         source: the stream whose deltas are pending; None: the stream itself, which is no compacted copy
         destinations: the streams they are compacted into, of which the one that is furthest behind counts; none: the
             stream itself"""
-    source, compacted = source or stream, stream.compacted
-    behind = [_pending_figures(source, each) for each in destinations or (stream,)]
-    waiting = max(behind, key=lambda each: each.pending_deltas)
+    source = source or stream
+    behind = [(_pending_figures(source, each), each) for each in destinations or (stream,)]
+    waiting, holder = max(behind, key=lambda pair: pair[0].pending_deltas)
+    compacted = holder.compacted
     if compacted is None:
         return waiting
+    goes_on = source.active is not None and _continued(source.active, holder) is not None
     small = small_files(compacted.files, compacted.deletion_vectors, limits)
-    merges = small_files_to_merge(compacted.files, compacted.deletion_vectors, limits)
-    taken = [compacted.files[number] for group in merges for number in group] + pending_files(source, stream)
+    merges = small_files_to_merge(compacted.files, compacted.deletion_vectors, limits) if goes_on else ()
+    taken = [compacted.files[number] for group in merges for number in group] + pending_files(source, holder)
     return replace(
         waiting,
         files=len(compacted.files),

@@ -42,7 +42,7 @@ def _figures(table: Table, stream: PartitionStream, limits: MergeLimits) -> Stre
     source, destinations = pairs[0][0], [side for _, side in pairs]
     at = stream.log.newest  # read just now
     now = at if source is stream else source.load()
-    figures = figures_of(at.state, limits, now.state, destinations)
+    figures = replace(figures_of(at.state, limits, now.state, destinations), of_a_copy=source is not stream)
     if not figures.pending_deltas or figures.oldest_pending_at_ms is not None:
         return figures
     longest = max((pending_deltas(now.state, side) for side in destinations), key=len)

@@ -144,6 +144,13 @@ def log_refused(outcome: Outcome | PublishFailed) -> None:
         LOG.warning("partition_not_published", partition=partition, reason=reason)
 
 
+def reasons_of(outcome: Outcome | PublishFailed) -> list[str]:
+    """Why the table, or some partitions, could not be published; none: all was."""
+    if isinstance(outcome, PublishFailed):
+        return list(outcome.reasons)
+    return [f"{render_partition(each.partition)}: {'; '.join(each.reasons)}" for each in outcome.refused]
+
+
 def lead_glue(
     service: GlueService, store: ObjectStore, table: Table, outcomes: Sequence[Outcome | PublishFailed]
 ) -> tuple[PublishFailed, ...]:

@@ -260,7 +260,7 @@ def _outlook_records(
             "lag_seconds": figures.lag_seconds(now_ms),
             "expected_seconds": None if each.cost is None or each.cost.unknown else each.cost.seconds,
             "expected_usd": None if each.cost is None else each.cost.usd,
-            "why": "it is being compacted",
+            "why": "",
         }
         match each.decision:
             case Due(rule=rule, why=why):
@@ -274,7 +274,7 @@ def _outlook_records(
             case Postponed(by=by, until_ms=until_ms, why=why):
                 record |= {"state": "postponed", "by": by.value, "until_ms": until_ms, "why": why}
             case None:
-                pass
+                record["why"] = outlook.at_work.get(each.stream.key, "")
         yield record
 
 

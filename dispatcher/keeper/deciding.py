@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from compactor.catalog.compact_when import CompactWhen
+from compactor.model.clock import CLOCKS_DIFFER_MS
 from compactor.planning.due import (
     Decision,
     Due,
@@ -14,6 +15,7 @@ from compactor.planning.due import (
     Postponed,
     PostponedBy,
     Terms,
+    begins_at_ms,
     benefit_per_usd,
     decide,
 )
@@ -76,7 +78,8 @@ def outlooks(seen: Seen, state: DecisionState, now_ms: int) -> list[StreamOutloo
     at_work, free = state.streams_at_work, Terms(pause=seen.pause)
     rest = [each for each in seen.streams if each.key not in at_work]
     decisions: dict[str, Decision] = {
-        each.key: _left(state, each, now_ms) or decide(each.figures, seen.policy, now_ms, free) for each in rest
+        each.key: _left(state, each, seen.policy, now_ms) or decide(each.figures, seen.policy, now_ms, free)
+        for each in rest
     }
     due = [StreamOutlook(each, seen.costs(each), None) for each in rest if not isinstance(decisions[each.key], NotDue)]
     spent_usd = state.spent_usd(now_ms)
@@ -101,8 +104,9 @@ def decisions_on(seen: Seen, state: DecisionState, now_ms: int) -> list[Decision
     usd_per_day = seen.policy.usd_per_day
     if usd_per_day is not None:
         left_usd = (usd_per_day - state.spent_usd(now_ms, BUDGET_MARGIN)) / BUDGET_MARGIN
-        paid = bisect_right(list(accumulate(_cost(each).usd or 0.0 for each in due)), left_usd)
-        due = due[: max(paid, 0 if state.open else 1)]
+        free, dear = ([each for each in due if bool(_cost(each).usd) is costs] for costs in (False, True))
+        paid = bisect_right(list(accumulate(_cost(each).usd or 0.0 for each in dear)), left_usd)
+        due = free + dear[: max(paid, 0 if state.open else 1)]
     made = [_made(seen, group, state, now_ms) for group in _groups(due, seen.policy.max_usd)]
     made = [each for each in made if each.job_run_id not in state.ended]
     return [*made, *_postponed(found, state, now_ms)]
@@ -113,14 +117,16 @@ def rank(outlook: StreamOutlook) -> tuple[float, str]:
     return -benefit_per_usd(outlook.stream.figures, _cost(outlook)), outlook.stream.key
 
 
-def _left(state: DecisionState, stream: WatchedStream, now_ms: int) -> NotDue | None:
+def _left(state: DecisionState, stream: WatchedStream, policy: CompactWhen, now_ms: int) -> NotDue | None:
     """Why it is left as it is, whatever its figures; None: it is not."""
     left = state.unsettled.get(stream.key)
     if left is None or (stream.figures.last_compacted_at_ms or 0) > left.at_ms:  # compacted since, by an instruction
         return None
     again_at_ms = left.again_at_ms(stream.entry_number, stream.figures.last_write_at_ms)
-    if again_at_ms is not None and now_ms >= again_at_ms:
-        return None
+    if again_at_ms is not None:
+        if now_ms >= again_at_ms or left.at_ms > now_ms + CLOCKS_DIFFER_MS:  # a wrong clock's holds nothing back
+            return None
+        again_at_ms = begins_at_ms(stream.figures, policy, now_ms, again_at_ms)
     why = f"its last job run has failed, number {left.failures:,}" if left.failures else "its last job run left it so"
     return NotDue(again_at_ms, None, why)
 

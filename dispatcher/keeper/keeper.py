@@ -67,10 +67,10 @@ class Keeper:
             table = known[table_id]
             try:
                 looks[table_id] = table.look(pauses)
-            except LithifyError as error:
-                set_aside[table_id] = str(error)
-                LOG.error("table_set_aside", table=table_id, reason=str(error))
-                _or_log("not_noted", table_id, partial(table.set_aside, str(error)))
+            except Exception as error:  # noqa: BLE001  (of one table: the others are looked at)
+                set_aside[table_id] = reason = _reason(error)
+                LOG.error("table_set_aside", table=table_id, reason=reason)
+                _or_log("not_noted", table_id, partial(table.set_aside, reason))
             unpublished.extend(_or_log("decisions_not_published", table_id, table.publish))
 
         run_concurrently(services.lake.location, look_at, sorted(known))
@@ -102,11 +102,15 @@ class Keeper:
     def _look_or_log(self) -> None:
         try:
             look = self.look()
-        except LithifyError as error:
-            LOG.error("keeper_cannot_look", reason=str(error))
+        except Exception as error:  # noqa: BLE001  (the next look tries again)
+            LOG.error("keeper_cannot_look", reason=_reason(error))
         else:
             if look.decided or look.sent or look.ended or look.set_aside or look.queue_away or look.events_wait:
                 LOG.info("keeper_looked", **{each.name: getattr(look, each.name) for each in fields(look)})
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, LithifyError) else f"{type(error).__name__}: {error}"
 
 
 def _or_log(event: str, table_id: str | None, work: Callable[[], None]) -> Sequence[str]:

@@ -15,19 +15,20 @@ or was emptied. A message that comes after 5 finds the job run ended, and starts
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pydantic_core import to_json
 
 from compactor.catalog.compact_when import CompactWhen, Preset
+from compactor.catalog.properties import TableState
 from compactor.catalog.tables import Table
 from compactor.events.relay import EventSink, Relay
 from compactor.events.types import bounded
 from compactor.lake import DeltaCatalog
 from compactor.log.durable_log import DurableLog, LogState
 from compactor.log_context import LOG
-from compactor.model.clock import Clock
+from compactor.model.clock import Clock, seconds_since
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
 from compactor.planning.due import Due, Expected, has_work
 from compactor.planning.sizing import SessionSize, size_session
@@ -141,11 +142,15 @@ class KeeperServices:
 
 @dataclass(frozen=True)
 class TableOutlook:
-    """`why_not`: why the table is not kept; None: it is."""
+    """
+    Attributes:
+        at_work: of streams with an open decision, how far that has come, by the stream's key
+        why_not: why the table is not kept; None: it is"""
 
     table_id: str
     policy: CompactWhen | None
     streams: Sequence[StreamOutlook] = ()
+    at_work: Mapping[str, str] = field(default_factory=dict)
     why_not: str | None = None
 
 
@@ -180,7 +185,7 @@ class TableKeeper:
         self._watch = TableWatch(services.lake.store, self._clock, store, StreamsSeenObject(*names).key)
         self._table: Table | None = None
         self._read_at_seconds: float | None = None
-        self._published_at: Mapping[str, int] = {}
+        self._published_at: tuple[Sequence[str], Mapping[str, int]] = (), {}
         self._unpublished = 0
         self._made_here: set[str] = set()
         self._job_run_logs: dict[str, JobRunLog] = {}
@@ -196,12 +201,12 @@ class TableKeeper:
             return TableLook()
         if policy is None:  # what was decided before is still open
             return TableLook(ended=self._note_ends(), open=len(self.log.newest.state.open))
+        if not is_read_again and self.log.newest.state.open:
+            self.log.load()
+        ended = self._note_ends()  # first: what is read of a stream then has all that its job run did
         self._watch.look(table, policy)
         if is_read_again:
             self._watch.note()
-        elif self.log.newest.state.open:
-            self.log.load()
-        ended = self._note_ends()
         decided = self._decide(table, policy, pauses)
         sends = policy.preset is not Preset.MANUAL  # what is not sent yet waits for another policy
         sent, queue_away = self._send_what_is_open(table) if sends else (0, None)
@@ -209,6 +214,8 @@ class TableKeeper:
             self.set_aside(None)
         still_open = self.log.newest.state.open.values()
         unsent = [each for each in still_open if each.sent_at_ms is None]
+        watched = {each.key for each in self._watch.streams}
+        self._costs = {key: cost for key, cost in self._costs.items() if key in watched}
         lag = replace(self._lag(table), unsent_decisions=sum(each.waits is not None for each in unsent))
         return TableLook(decided, sent, ended, len(still_open), len(unsent), queue_away, lag)
 
@@ -217,7 +224,8 @@ class TableKeeper:
         streams, services = self._watch.streams, self._services
         found = lag_of(table, [each.figures for each in streams], self._clock, self._settings.default_policy)
         ends = {each.key: each.entry_number for each in streams}
-        if ends == self._published_at and not self._unpublished:
+        as_of = table.properties.publish, ends
+        if as_of == self._published_at and not self._unpublished:
             return replace(found, is_published=bool(table.properties.publish))
         try:
             partitions = [each.partition for each in streams]
@@ -225,7 +233,7 @@ class TableKeeper:
         except LithifyError as error:
             LOG.warning("published_lag_unknown", table=self._table_id, reason=str(error))
             return found  # the next look asks again
-        self._published_at, self._unpublished = ends, found.figures.unpublished_files
+        self._published_at, self._unpublished = as_of, found.figures.unpublished_files
         return found
 
     def publish(self) -> None:
@@ -237,13 +245,35 @@ class TableKeeper:
         self._read_again_when_due()
         table, policy = self._table, self._policy()
         if table is None or policy is None:
-            keys = table is not None and table.properties.primary_keys is None and self._settings.default_policy
-            why_not = "the table has no primary_keys" if keys else "it has no compact_when, and the keeper no default"
-            return TableOutlook(self._table_id, policy, why_not=why_not)
+            return TableOutlook(self._table_id, policy, why_not=self._why_not(table))
         self._watch.look(table, policy)
         seen = self._seen(table, policy, pauses)
-        found = outlooks(seen, self.log.newest.state, self._clock.now_ms())
-        return TableOutlook(self._table_id, policy, [replace(each, cost=self._cost_of(each.stream)) for each in found])
+        state = self.log.newest.state
+        found = outlooks(seen, state, self._clock.now_ms())
+        streams = [replace(each, cost=self._cost_of(each.stream)) for each in found]
+        at_work = {stream.key: self._where(each) for each in state.open.values() for stream in each.made.streams}
+        return TableOutlook(self._table_id, policy, streams, at_work)
+
+    def _why_not(self, table: Table | None) -> str:
+        if table is not None and table.properties.state is TableState.OFFLINE:
+            return "the table is offline"
+        if table is not None and table.properties.primary_keys is None and self._settings.default_policy:
+            return "the table has no primary_keys"
+        return "it has no compact_when, and the keeper no default"
+
+    def _where(self, decision: OpenDecision) -> str:
+        """How far a decision has come that has not ended."""
+        job_run_id = decision.made.job_run_id
+        status = self._services.records.state(job_run_id).status
+        if status.is_open:
+            return f"it is being compacted by job run {job_run_id}"
+        if status is not JobRunStatus.ABSENT:
+            return f"job run {job_run_id} has {status}: the next look notes it"
+        if decision.sent_at_ms is None:
+            waits = "is not sent yet" if decision.waits is None else f"waits for the queue: {decision.waits.reason}"
+            return f"its instruction {waits}: job run {job_run_id}"
+        seconds = max(self._clock.now_ms() - decision.sent_at_ms, 0) / 1000
+        return f"its instruction was sent {seconds:,.0f} s ago, and no dispatcher has taken it: job run {job_run_id}"
 
     def set_aside(self, reason: str | None) -> None:
         """Notes why the table cannot be kept; None: it can again. Raises the state's errors."""
@@ -299,12 +329,18 @@ class TableKeeper:
         """Step 1; the number of decisions. Log and pauses are read only where something is due by what is known."""
         known = self.log.newest.state
         seen = self._seen(table, policy, ())
-        if not decisions_on(seen, known, self._clock.now_ms()):
+        found = decisions_on(seen, known, self._clock.now_ms())
+        if not found:
             return 0
+        chosen = {each.key for action in found if isinstance(action, DecisionMade) for each in action.streams}
+        if self._watch.have_grown(table, chosen):
+            return 0  # such as one that was dropped: the next look knows
         self._table = self._services.lake.table(self._table_id)
         if seen.policy != self._policy():
             return 0  # the next look has the streams' figures for it
         seen = self._seen(table, policy, pauses())
+        # Those at work by what was known before they were read: if that ends only now, they were read too early.
+        seen = replace(seen, streams=[each for each in seen.streams if each.key not in known.streams_at_work])
         made: list[str] = []
 
         def decide(before: LogState[DecisionState]) -> Sequence[DecisionAction]:
@@ -358,13 +394,13 @@ class TableKeeper:
     def _is_to_be_sent(self, job_run_id: str, decision: OpenDecision) -> bool:
         now_ms = self._clock.now_ms()
         if decision.sent_at_ms is None:
-            since_ms = now_ms - decision.made.at_ms
             is_next = decision.waits is not None or job_run_id in self._made_here
-            return is_next or since_ms >= self._settings.left_by_another_seconds * 1000
+            return is_next or seconds_since(decision.made.at_ms, now_ms) >= self._settings.left_by_another_seconds
         log = self._job_run_logs.get(job_run_id)
         is_taken = log is not None and log.newest.entry_number > 0
-        wait_ms = max(self._settings.resend_seconds * 1000, decision.sent_at_ms - decision.made.at_ms)
-        return not is_taken and now_ms - decision.sent_at_ms >= wait_ms
+        waited_seconds = max(decision.sent_at_ms - decision.made.at_ms, 0) / 1000
+        wait_seconds = max(self._settings.resend_seconds, waited_seconds)
+        return not is_taken and seconds_since(decision.sent_at_ms, now_ms) >= wait_seconds
 
     def _document(self, table: Table, made: DecisionMade) -> str:
         document: dict[str, object] = {
@@ -409,7 +445,7 @@ class TableKeeper:
     def _rejection_of(self, job_run_id: str, decision: OpenDecision, state: DecisionState) -> DecisionEnded | None:
         """Looked for only once it has been sent for long enough that a dispatcher could have judged it."""
         now_ms, sent_at_ms = self._clock.now_ms(), decision.sent_at_ms
-        if sent_at_ms is None or now_ms - sent_at_ms < self._settings.left_by_another_seconds * 1000:
+        if sent_at_ms is None or seconds_since(sent_at_ms, now_ms) < self._settings.left_by_another_seconds:
             return None
         records = self._services.records
         for message_id in records.rejected_message_ids(job_run_id)[:1]:

@@ -6,21 +6,25 @@
     publication           every `PUBLISH_SECONDS`: published tables that lag
 
 Each step is idempotent, and several keepers may do it at the same time; an object says when it was done last, or has
-begun, which spares them the work. A step that fails, or a table, keeps none of the others from being done.
+begun, which spares them the work, and for which tables it failed: these are tried again after `RETRY_SECONDS`, and are
+troubles of every keeper until then. A step that fails, or a table, keeps none of the others from being done.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 
 from compactor.lake import Table
 from compactor.log_context import LOG, Logged
 from compactor.maintenance.collection import Collection, GracePeriods
 from compactor.maintenance.late_hints import give_hints
 from compactor.model.background import BackgroundLoop
+from compactor.model.clock import seconds_since
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Denied, LithifyError, Outdated
-from compactor.publishing.publication import PublishFailed, publish, publishers_of, with_gone_streams
+from compactor.publishing.publication import publish, publishers_of, reasons_of, with_gone_streams
 from dispatcher.keeper.keys import UpkeepDone, lake_name
 from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings
 from dispatcher.operations.lag_board import LagBoard
@@ -35,12 +39,35 @@ AT_WORK_SECONDS = 3_600.0
 PUBLISH_SECONDS = 3_600.0
 """Interval between two publications of tables that lag."""
 
+RETRY_SECONDS = 3_600.0
+"""After which a step is tried again for tables for which it failed."""
+
+REASONS_SHOWN = 3
+"""Of those for which a table is not published: each partition may have one."""
+
+UNFINISHED = "unfinished writes"
+
+FAILED_KEPT = 100
+"""Tables of a step that are tried again before the step is."""
+
+OnlyThese = Mapping[str, str] | None
+"""Tables for which a step failed, with the reasons: it is done for these only; None: for all."""
+
+
+class StepFailed(Document):
+    """`reasons`: by table, at most `FAILED_KEPT`."""
+
+    at_ms: int
+    reasons: dict[str, str]
+
 
 class UpkeepNote(Document):
-    """When each step was done last, and when those began that are at work, in ms since the epoch."""
+    """When each step was done last for all tables, when those began that are at work, in ms since the epoch; and what
+    failed of a step when it was done or tried again."""
 
     done_at_ms: dict[str, int] = {}
     begun_at_ms: dict[str, int] = {}
+    failed: dict[str, StepFailed] = {}
 
 
 @dataclass(frozen=True)
@@ -78,7 +105,7 @@ class LakeUpkeep:
 
     def do_what_is_due(self) -> Upkeep:
         """A step that cannot be done is due again the next time."""
-        steps: Mapping[str, Callable[[], Upkeep]] = {
+        steps: Mapping[str, Callable[[OnlyThese], Upkeep]] = {
             "hints": self._give_hints,
             "garbage": self._collect,
             "state": self._clean,
@@ -88,13 +115,20 @@ class LakeUpkeep:
         for step, work in steps.items():
             try:
                 noted = self._noted()
-                since_done_ms = now_ms - noted.done_at_ms.get(step, 0)
-                since_begun_ms = now_ms - noted.begun_at_ms.get(step, 0)
-                if since_done_ms < self._seconds[step] * 1000 or since_begun_ms < AT_WORK_SECONDS * 1000:
+                if seconds_since(noted.begun_at_ms.get(step), now_ms) < AT_WORK_SECONDS:
                     continue
-                done = self._do(step, work, now_ms)
+                failed, only = noted.failed.get(step), None
+                if seconds_since(noted.done_at_ms.get(step), now_ms) < self._seconds[step]:
+                    self._board.upkept(step, {} if failed is None else failed.reasons)
+                    if failed is None or seconds_since(failed.at_ms, now_ms) < RETRY_SECONDS:
+                        continue
+                    only = failed.reasons
+                done = self._do(step, partial(work, only), now_ms, whole=only is None)
             except LithifyError as error:
                 done = Upkeep(failed={step: str(error)})
+            except Exception as error:  # noqa: BLE001  (of one step: the others are done)
+                LOG.error("upkeep_step_failed", step=step, exc_info=error)
+                done = Upkeep(failed={step: f"{type(error).__name__}: {error}"})
             self._board.upkept(step, done.failed)
             found = _together(found, step, done)
         if found.steps:
@@ -102,20 +136,31 @@ class LakeUpkeep:
             log("upkeep_done", steps=found.steps, deleted=found.deleted_files, failed=dict(found.failed))
         return found
 
-    def _do(self, step: str, work: Callable[[], Upkeep], now_ms: int) -> Upkeep:
-        self._note(step, {step: now_ms}, {})
+    def _do(self, step: str, work: Callable[[], Upkeep], now_ms: int, *, whole: bool) -> Upkeep:
+        """`whole`: for all tables."""
+        noted = self._noted()
+        begun = {each: at_ms for each, at_ms in noted.begun_at_ms.items() if each != step}
+        self._note(noted.model_copy(update={"begun_at_ms": {**begun, step: now_ms}}))
         try:
             done = work()
-        except LithifyError:
-            self._note(step, {}, {})
+        except Exception:
+            self._note(self._without(step))
             raise
-        self._note(step, {}, {step: now_ms})
+        noted = self._without(step)
+        done_at_ms = {**noted.done_at_ms, step: now_ms} if whole else noted.done_at_ms
+        failed = {each: found for each, found in noted.failed.items() if each != step}
+        if done.failed:
+            failed[step] = StepFailed(at_ms=now_ms, reasons=dict(islice(done.failed.items(), FAILED_KEPT)))
+        self._note(noted.model_copy(update={"done_at_ms": done_at_ms, "failed": failed}))
         return done
 
-    def _note(self, step: str, begun_at_ms: Mapping[str, int], done_at_ms: Mapping[str, int]) -> None:
+    def _without(self, step: str) -> UpkeepNote:
+        """What is noted by now, but that the step is at work."""
         noted = self._noted()
-        others = {each: at_ms for each, at_ms in noted.begun_at_ms.items() if each != step}
-        note = UpkeepNote(done_at_ms={**noted.done_at_ms, **done_at_ms}, begun_at_ms={**others, **begun_at_ms})
+        begun = {each: at_ms for each, at_ms in noted.begun_at_ms.items() if each != step}
+        return noted.model_copy(update={"begun_at_ms": begun})
+
+    def _note(self, note: UpkeepNote) -> None:
         self._store.overwrite(self._key, note.render())
 
     def _noted(self) -> UpkeepNote:
@@ -124,7 +169,7 @@ class LakeUpkeep:
             return UpkeepNote() if body is None else UpkeepNote.parse_durable(body, self._key)
         return UpkeepNote()
 
-    def _give_hints(self) -> Upkeep:
+    def _give_hints(self, only: OnlyThese) -> Upkeep:
         grace = GracePeriods(self._settings.grace_seconds)
 
         def of_table(table: Table) -> Mapping[str, str]:
@@ -132,26 +177,35 @@ class LakeUpkeep:
                 give_hints(self._services.lake.store, table, self._clock, grace.seconds_of(table.properties))
             return {}
 
-        return Upkeep(failed=self._of_each_table(of_table))
+        return Upkeep(failed=self._of_each_table(of_table, only))
 
-    def _collect(self) -> Upkeep:
+    def _collect(self, only: OnlyThese) -> Upkeep:
         lake = self._services.lake
         run = Collection(lake, self._clock, GracePeriods(self._settings.grace_seconds), deletes=True)
-        run.collect_tables(lake.tables(), lake.dropped_tables())
-        failed = {each.table_id or "unfinished writes": each.reason for each in run.failed}
-        for store in {each.location.root_uri: each for each in (lake.store, self._store)}.values():
-            try:
-                run.give_up_unfinished(store)
-            except Denied as error:  # needs a separate right
-                failed[f"unfinished writes of {store.location.root_uri}"] = str(error)
+        run.collect_tables(_among(lake.tables(), only), _among(lake.dropped_tables(), only))
+        failed = {each.table_id or UNFINISHED: each.reason for each in run.failed}
+        if only is None:
+            failed |= self._give_up_unfinished(run)
+        else:  # the graces of all tables are not known
+            failed |= {what: why for what, why in only.items() if what.startswith(UNFINISHED)}
         retired = sum(each.deltas for each in run.retired)
         return Upkeep(deleted_files=run.deleted_files, retired_deltas=retired, failed=failed)
 
-    def _clean(self) -> Upkeep:
+    def _give_up_unfinished(self, run: Collection) -> Mapping[str, str]:
+        """What may not be listed: that needs a separate right."""
+        failed: dict[str, str] = {}
+        for store in {each.location.root_uri: each for each in (self._services.lake.store, self._store)}.values():
+            try:
+                run.give_up_unfinished(store)
+            except Denied as error:
+                failed[f"{UNFINISHED} of {store.location.root_uri}"] = str(error)
+        return failed
+
+    def _clean(self, _: OnlyThese) -> Upkeep:
         self._history.round()
         return Upkeep()
 
-    def _publish(self) -> Upkeep:
+    def _publish(self, only: OnlyThese) -> Upkeep:
         published: list[str] = []
 
         def of_table(table: Table) -> Mapping[str, str]:
@@ -161,20 +215,25 @@ class LakeUpkeep:
             streams = with_gone_streams(table, publishers, [table.stream(each) for each in table.partitions()])
             outcomes = publish(publishers, streams)
             published.append(table.table_id)
-            reasons = [reason for each in outcomes if isinstance(each, PublishFailed) for reason in each.reasons]
-            return {table.table_id: "; ".join(reasons)} if reasons else {}
+            reasons = [reason for each in outcomes for reason in reasons_of(each)]
+            return {table.table_id: "; ".join(reasons[:REASONS_SHOWN])} if reasons else {}
 
-        return Upkeep(published=tuple(published), failed=self._of_each_table(of_table))
+        failed = self._of_each_table(of_table, only)
+        return Upkeep(published=tuple(published), failed=failed)
 
-    def _of_each_table(self, work: Callable[[Table], Mapping[str, str]]) -> Mapping[str, str]:
+    def _of_each_table(self, work: Callable[[Table], Mapping[str, str]], only: OnlyThese) -> Mapping[str, str]:
         """What failed, by table."""
         failed: dict[str, str] = {}
-        for table_id in self._services.lake.tables():
+        for table_id in _among(self._services.lake.tables(), only):
             try:
                 failed |= work(self._services.lake.table(table_id))
             except LithifyError as error:
                 failed[table_id] = str(error)
         return failed
+
+
+def _among(table_ids: Sequence[str], only: OnlyThese) -> Sequence[str]:
+    return [each for each in table_ids if only is None or each in only]
 
 
 def _together(one: Upkeep, step: str, other: Upkeep) -> Upkeep:

@@ -11,7 +11,7 @@ All streams of a table with hints are looked at now and then. What was seen is n
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 
 from compactor.catalog.compact_when import CompactWhen, Preset
@@ -151,6 +151,17 @@ class TableWatch:
         for first in range(0, len(changed), STREAMS_AT_ONCE):
             self._read(table, changed[first : first + STREAMS_AT_ONCE])
         self._all_at_ms = found.all_at_ms  # not before all were read
+
+    def have_grown(self, table: Table, keys: Collection[str]) -> bool:
+        """Whether one of these streams has been written to since it was read, of those that the last look did not ask:
+        they have no hint. They are read again."""
+        if not table.properties.news_hints:
+            return False
+        idle = [each for each in self.streams if each.key in keys and not each.has_work]
+        news = run_concurrently(self._store.location, lambda each: self._has_grown(table, each), idle)
+        grown = [each.partition for each, is_new in zip(idle, news, strict=True) if is_new]
+        self._read(table, grown)
+        return bool(grown)
 
     def _to_look_at(self, table: Table, policy: CompactWhen) -> _ToLookAt:
         if not table.properties.news_hints:

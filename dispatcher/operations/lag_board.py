@@ -75,9 +75,10 @@ class LagBoard:
         yield from table_gauges(self._lags)
 
     def write_sample(self) -> None:
-        """Writes the minute's sample of the history, if the last look has found a table. Raises the state's errors."""
+        """Writes the minute's sample of the history, after a look; one without a table says that a keeper looks. Raises
+        the state's errors."""
         lags, at_ms = self._lags, self._clock.now_ms()
-        if not lags or self._sampled_minute == at_ms // 60_000:
+        if not self._looks or self._sampled_minute == at_ms // 60_000:
             return
         shown = most_behind_first(lags)[:TABLES_SAMPLED]
         write_sample(self._store, self._lake, at_ms, [sample_of(each, self._lake, at_ms) for each in shown])

@@ -91,8 +91,9 @@ def lag_of(
     Args:
         default_policy: of tables that have none of their own"""
     policy = table.properties.kept_by(default_policy)
-    bound = None if policy is None else policy.lag_bound_seconds()
-    return TableLag(table.table_id, clock.now_ms(), len(figures), total(figures), bound)
+    found = total(figures)
+    bound = None if policy is None or found.of_a_copy else policy.lag_bound_seconds()
+    return TableLag(table.table_id, clock.now_ms(), len(figures), found, bound)
 
 
 def with_published(
@@ -117,11 +118,13 @@ def with_published(
 
 
 def most_behind_first(lags: Iterable[TableLag]) -> list[TableLag]:
-    """By lag against the own bound; tables without a bound after those, by lag, then by rows that wait."""
-    return sorted(
-        lags,
-        key=lambda each: (-each.behind, -each.lag_seconds, -each.figures.pending_rows, each.table_id),
-    )
+    """Late tables, then the others, by lag against the own bound; tables without a bound after those, by lag, then by
+    rows that wait."""
+
+    def order(lag: TableLag) -> tuple[object, ...]:
+        return not lag.is_late, -lag.behind, -lag.lag_seconds, -lag.figures.pending_rows, lag.table_id
+
+    return sorted(lags, key=order)
 
 
 def table_gauges(lags: Iterable[TableLag]) -> Iterator[Sample]:

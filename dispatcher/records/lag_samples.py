@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compactor.log.columns import RecordCodec
-from compactor.model.errors import Unavailable
+from compactor.model.errors import Corrupt, LithifyError, Unavailable
 from compactor.model.names import counted
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.object_store import ObjectStore
@@ -62,19 +62,30 @@ def write_sample(store: ObjectStore, lake: str, at_ms: int, tables: Iterable[Lag
 
 
 def close_lag_days(store: ObjectStore, before_day: str) -> list[str]:
-    """Steps 2 and 3 of all days before a day; returns them. Raises `Unavailable` if a file could not be deleted."""
-    due = [day for day in store.list_folders(LagMinutesOfDay.prefix()) if day < before_day]
-    for day in sorted(due):
-        keys = [entry.key for entry in store.list(f"{LagMinutesOfDay(day).key}/")]
-        if not any(True for _ in store.list(LagDay(day).key)):
-            found = run_concurrently(store.location, partial(_read, store), keys)
-            tables = [each for each in found if each is not None]
-            if tables:  # else another dispatcher has closed the day since it was listed
-                store.put_if_absent(LagDay(day).key, _parquet(tables))
-        failed = store.delete_many(keys)
-        if failed:
-            raise Unavailable(f"{len(failed)} of {counted(len(keys), 'object')}: {next(iter(failed.values()))}")
+    """Steps 2 and 3 of all days before a day; returns them. Raises the first error of a day, after the other days:
+    `Corrupt` if a sample cannot be read, `Unavailable` if one could not be deleted."""
+    due = sorted(day for day in store.list_folders(LagMinutesOfDay.prefix()) if day < before_day)
+    errors: list[LithifyError] = []
+    for day in due:
+        try:
+            _close_lag_day(store, day)
+        except LithifyError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
     return due
+
+
+def _close_lag_day(store: ObjectStore, day: str) -> None:
+    keys = [entry.key for entry in store.list(f"{LagMinutesOfDay(day).key}/")]
+    if not any(True for _ in store.list(LagDay(day).key)):
+        found = run_concurrently(store.location, partial(_read, store), keys)
+        tables = [each for each in found if each is not None]
+        if tables:  # else another dispatcher has closed the day since it was listed
+            store.put_if_absent(LagDay(day).key, _parquet(tables))
+    failed = store.delete_many(keys)
+    if failed:
+        raise Unavailable(f"{len(failed)} of {counted(len(keys), 'object')}: {next(iter(failed.values()))}")
 
 
 def last_sampled(store: ObjectStore, since_ms: int) -> dict[str, int]:
@@ -151,8 +162,12 @@ def _hours(lake: str, table: str, files: Iterable[bytes]) -> tuple[LagHour, ...]
 
 
 def _read(store: ObjectStore, key: str) -> pa.Table | None:
+    """Raises `Corrupt` if it is no sample."""
     body = store.read(key)
-    return None if body is None else pq.read_table(pa.BufferReader(body), page_checksum_verification=True)
+    try:
+        return None if body is None else pq.read_table(pa.BufferReader(body), page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
+        raise Corrupt(f"{key} cannot be read as Parquet: {error}. Delete it: it is one minute's sample") from error
 
 
 def _parquet(tables: list[pa.Table]) -> bytes:

@@ -45,13 +45,15 @@ def minutes(*counts: tuple[float, int]) -> str:
     return " ".join(f"{value}x{count - 1}" for value, count in counts)
 
 
-LATE = {"table": "ACME.ORDERS.V1"}
+LATE = {"table": "ACME.ORDERS.V1", "job": "keeper"}
 CASES: dict[str, tuple[dict[str, str], dict[int, list[dict[str, str]]]]] = {
     "TableLate": (
         {
             'lithify_table_lag_seconds{table="ACME.ORDERS.V1",job="keeper"}': f"0+60x24 {minutes((10, 10))}",
             'lithify_table_lag_bound_seconds{table="ACME.ORDERS.V1",job="keeper"}': minutes((300, 35)),
             'lithify_table_lag_seconds{table="ACME.FREE.V1",job="keeper"}': minutes((9_000, 35)),
+            'lithify_table_lag_seconds{table="ACME.ORDERS.V1",job="another"}': minutes((5, 35)),
+            'lithify_table_lag_bound_seconds{table="ACME.ORDERS.V1",job="another"}': minutes((9_999, 35)),
             'lithify_keeper_look_age_seconds{job="keeper"}': minutes((10, 35)),
         },
         {10: [], 15: [], 16: [LATE], 27: []},

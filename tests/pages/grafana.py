@@ -34,8 +34,11 @@ class Rule:
     minutes: int
 
 
+EACH_TABLE = "{{table}}, {{job}}"
+
+
 def _by_table(metric: Metric) -> str:
-    return f"max by (table) ({prometheus_name(metric)})"
+    return f"max by (job, table) ({prometheus_name(metric)})"
 
 
 def _rate(metric: Metric, by: str = "", suffix: str = "_total") -> str:
@@ -49,13 +52,13 @@ def _quantiles(metric: Metric) -> tuple[tuple[str, str], ...]:
 
 def panels() -> Iterator[Panel]:
     lag, bound = _by_table(table_lag.TABLE_LAG), _by_table(table_lag.TABLE_LAG_BOUND)
-    yield Panel("How much of its bound has each table used?", "percentunit", ((f"{lag} / {bound}", "{{table}}"),))
-    yield Panel("For how long has each table's oldest row been waiting?", "s", ((lag, "{{table}}"),))
-    yield Panel("How many rows wait?", "short", ((_by_table(table_lag.TABLE_PENDING_ROWS), "{{table}}"),))
-    yield Panel("How many bytes wait?", "bytes", ((_by_table(table_lag.TABLE_PENDING_BYTES), "{{table}}"),))
-    yield Panel("How many files are small?", "short", ((_by_table(table_lag.TABLE_SMALL_FILES), "{{table}}"),))
-    yield Panel("How many rows are dead?", "short", ((_by_table(table_lag.TABLE_DEAD_ROWS), "{{table}}"),))
-    yield Panel("What do other engines not see yet?", "s", ((_by_table(table_lag.TABLE_PUBLISHED_LAG), "{{table}}"),))
+    yield Panel("How much of its bound has each table used?", "percentunit", ((f"{lag} / {bound}", EACH_TABLE),))
+    yield Panel("For how long has each table's oldest row been waiting?", "s", ((lag, EACH_TABLE),))
+    yield Panel("How many rows wait?", "short", ((_by_table(table_lag.TABLE_PENDING_ROWS), EACH_TABLE),))
+    yield Panel("How many bytes wait?", "bytes", ((_by_table(table_lag.TABLE_PENDING_BYTES), EACH_TABLE),))
+    yield Panel("How many files are small?", "short", ((_by_table(table_lag.TABLE_SMALL_FILES), EACH_TABLE),))
+    yield Panel("How many rows are dead?", "short", ((_by_table(table_lag.TABLE_DEAD_ROWS), EACH_TABLE),))
+    yield Panel("What do other engines not see yet?", "s", ((_by_table(table_lag.TABLE_PUBLISHED_LAG), EACH_TABLE),))
     yield Panel(
         "How many tables are late?",
         "short",

@@ -25,13 +25,14 @@ from dispatcher.keeper.table_keeper import KeeperSettings, over_budgets
 from dispatcher.keeper.upkeep import LakeUpkeep, UpkeepNote
 from dispatcher.keeper.watching import WatchedStream
 from dispatcher.operations.lag_board import KEEPER_TROUBLES
-from dispatcher.operations.table_lag import TABLE_LAG, TABLE_PUBLISHED_LAG, TABLE_SMALL_FILES
+from dispatcher.operations.table_lag import TABLE_LAG, TABLE_PUBLISHED_LAG, TABLE_SMALL_FILES, TABLES_LATE
 from dispatcher.records.history import day_of
 from dispatcher.records.keys import PausedObject
+from dispatcher.records.lag_samples import last_sampled
 from dispatcher.scheduling.lease_log import LeaseState
 from dispatcher.scheduling.limits import Limits, LimitScope, SharedLimits
 from launcher.sizing.cluster_choice import ClusterRoom
-from tests.fakes.faulty_store import FaultyStore, Stopped
+from tests.fakes.faulty_store import FaultyStore, ResultT, Stopped, Verb
 from tests.fakes.memory_sink import MemorySink
 from tests.fakes.memory_store import MemoryStore
 from tests.keeper_world import ORDERS, KeeperWorld
@@ -77,6 +78,20 @@ def test_a_table_without_a_policy_is_left_alone_unless_the_keeper_has_a_default(
     assert world.keeper().look().decided == 0
     default = KeeperSettings(default_policy=CompactWhen(preset=Preset.STREAMING))
     assert world.keeper(default).look().decided == 1
+
+
+def test_an_offline_table_is_left_alone_and_is_not_late(world: KeeperWorld) -> None:
+    world.table({"lag_seconds": 300})
+    world.append()
+    world.lake.table(ORDERS).set_properties({"state": "offline"})
+    world.clock.sleep(DAY)
+    keeper = world.keeper()
+    assert keeper.look().decided == 0
+    assert [each.value for each in keeper.board.samples() if each.metric is TABLES_LATE] == [0]
+    (outlook,) = keeper.outlook()
+    assert outlook.why_not == "the table is offline"
+    world.lake.table(ORDERS).set_properties({"state": "online"})
+    assert world.keeper().look().decided == 1
 
 
 def test_a_table_that_is_declared_to_have_no_key_is_kept_and_one_that_declares_nothing_is_not(
@@ -149,17 +164,20 @@ def test_two_keepers_that_look_at_the_same_time_decide_once(world: KeeperWorld) 
 
 
 class MeetingStore(FaultyStore):
-    """Before its first write something else happens."""
+    """Before its first write, or its first request of this kind, something else happens."""
 
-    def __init__(self, store: ObjectStore, meanwhile: Callable[[], object]) -> None:
+    def __init__(
+        self, store: ObjectStore, meanwhile: Callable[[], object], verb: Verb = "put_if_absent", key_part: str = ""
+    ) -> None:
         super().__init__(store)
         self._meanwhile: Callable[[], object] | None = meanwhile
+        self._kind = verb, key_part
 
-    def put_if_absent(self, key: str, body: bytes) -> bool:
-        meanwhile, self._meanwhile = self._meanwhile, None
-        if meanwhile is not None:
+    def _ask(self, verb: Verb, key: str, carry_out: Callable[[], ResultT]) -> ResultT:
+        if self._meanwhile is not None and verb == self._kind[0] and self._kind[1] in key:
+            meanwhile, self._meanwhile = self._meanwhile, None
             meanwhile()
-        return super().put_if_absent(key, body)
+        return super()._ask(verb, key, carry_out)
 
 
 def test_a_keeper_that_was_slow_does_not_decide_again_on_what_another_one_has_ended(world: KeeperWorld) -> None:
@@ -433,6 +451,42 @@ def test_a_rejected_instruction_ends_its_decision(world: KeeperWorld) -> None:
     assert keeper.look().ended == 1
     (ended,) = [action for action in actions(world) if isinstance(action, DecisionEnded)]
     assert (ended.status, ended.reasons) == ("rejected", (f"there is no table {ORDERS}",))
+
+
+def test_a_stream_whose_job_run_ends_during_a_look_is_read_after_that(world: KeeperWorld) -> None:
+    world.table({"pending_deltas": 1, "not_before_seconds": 600})
+    world.append()
+    world.keeper().look()
+    world.append()
+    (message,) = world.queue.receive(10, 0, 3_600)
+    run = world.accept(message.body, message.message_id)
+    assert run is not None
+    world.append()  # after the job run has begun: not compacted by it
+    keeper = world.keeper()
+    keeper.look()
+    world.clock.sleep(MINUTE)
+    state = MeetingStore(world.state, lambda: world.finish(run), "read", f"{run.job_run_id}/log/")
+    slow = world.keeper(state=state)
+    look = slow.look()
+    assert (look.ended, look.decided) == (1, 0)
+    world.clock.sleep(600)
+    assert slow.look().decided == 1
+
+
+def test_a_dropped_partition_is_in_no_instruction(world: KeeperWorld) -> None:
+    policy = {"small_files": 2, "not_before_seconds": 3_600}
+    world.table(policy, keys=("day",), news_hints=True, merge_small_files=2)
+    for _ in range(2):
+        for day in range(3):
+            world.append(partition={"day": str(day)})
+            world.compact(world.lake.table(ORDERS).stream({"day": str(day)}), merged=())
+    keeper = world.keeper()
+    assert keeper.look().decided == 0
+    world.lake.table(ORDERS).drop_partitions({"day": "1"}, dry_run=False)
+    world.clock.sleep(60 * MINUTE)
+    assert [keeper.look().decided for _ in range(2)] == [0, 1]
+    (decision,) = made(world)
+    assert {each.partition["day"] for each in decision.streams} == {"0", "2"}
 
 
 def test_a_plan_says_what_is_due_and_when_the_rest_is_and_writes_nothing(world: KeeperWorld) -> None:
@@ -793,6 +847,26 @@ def test_a_published_lag_that_could_not_be_read_is_no_lag_of_zero(world: KeeperW
     assert published_lag() == [60]
 
 
+def test_the_lag_of_what_is_published_is_known_once_an_idle_table_is_to_be_published(world: KeeperWorld) -> None:
+    world.table("streaming")
+    world.append()
+    world.compact(world.lake.table(ORDERS).stream({}))
+    keeper = world.keeper()
+    keeper.look()
+    world.lake.table(ORDERS).set_properties({"publish": ["delta"]})
+    world.clock.sleep(60 * MINUTE)
+    keeper.look()
+    assert [each.value for each in keeper.board.samples() if each.metric is TABLE_PUBLISHED_LAG] == [3_600]
+
+
+def test_a_keeper_without_tables_to_keep_is_seen_to_look(world: KeeperWorld) -> None:
+    world.table(None)
+    world.keeper().look()
+    assert last_sampled(world.state, world.clock.now_ms() - 60_000) == {
+        world.lake.location.root_uri: world.clock.now_ms() // 60_000 * 60_000
+    }
+
+
 def upkeep_of(world: KeeperWorld, keeper: Keeper, state: FaultyStore, lake: FaultyStore) -> LakeUpkeep:
     return LakeUpkeep(world.services(state=state, lake=lake), KeeperSettings(), keeper.board)
 
@@ -811,6 +885,68 @@ def test_a_step_of_the_upkeep_that_fails_keeps_no_other_from_being_done_and_is_d
     second = upkeep.do_what_is_due()
     assert (second.steps, dict(second.failed), keeper.board.troubles) == (("hints",), {}, {})
     assert upkeep.do_what_is_due().steps == ()
+
+
+def test_what_failed_for_a_table_is_tried_again_in_an_hour_and_is_a_trouble_of_every_keeper_until_then(
+    world: KeeperWorld,
+) -> None:
+    world.table()
+    world.table(table_id="ACME.OTHER.V1")
+    one, two, lake = world.keeper(), world.keeper(), FaultyStore(world.lake_store)
+    lake.fail("list", f"tables/{ORDERS}/", error=Denied)
+    upkeep = upkeep_of(world, one, FaultyStore(world.state), lake)
+    other = upkeep_of(world, two, FaultyStore(world.state), lake)
+    assert list(upkeep.do_what_is_due().failed) == [ORDERS]
+    assert other.do_what_is_due().steps == ()
+    assert list(one.board.troubles) == list(two.board.troubles) == [f"garbage: {ORDERS}"]
+    world.clock.sleep(60 * MINUTE)
+    lake.requests.clear()
+    assert "garbage" in other.do_what_is_due().steps
+    assert not lake.count("list", "tables/ACME.OTHER.V1/data")
+    assert upkeep.do_what_is_due().failed == {}
+    assert one.board.troubles == two.board.troubles == {}
+    world.clock.sleep(60 * MINUTE)
+    assert "garbage" not in upkeep.do_what_is_due().steps
+
+
+def test_an_error_that_nobody_has_expected_ends_one_step_and_one_table(
+    world: KeeperWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.table({"pending_rows": 1})
+    world.append()
+    world.table({"pending_rows": 1}, "ACME.OTHER.V1")
+    world.append("ACME.OTHER.V1")
+    lake = FaultyStore(world.lake_store)
+    lake.fail("read", f"tables/{ORDERS}/log", times=None, error=ZeroDivisionError)
+    keeper = world.keeper(lake=lake)
+    look = keeper.look()
+    assert (look.decided, list(look.set_aside)) == (1, [ORDERS])
+    lake.heal()
+    monkeypatch.setattr(LakeUpkeep, "_clean", lambda *_: 1 // 0)
+    upkeep = upkeep_of(world, keeper, FaultyStore(world.state), lake)
+    found = upkeep.do_what_is_due()
+    assert found.steps == ("hints", "garbage", "state", "publication")
+    assert found.failed["state"].startswith("ZeroDivisionError")
+
+
+@pytest.mark.parametrize("ahead_seconds", [0.0, 365 * 86_400.0])
+def test_what_a_clock_that_is_far_ahead_has_noted_holds_nothing_back(world: KeeperWorld, ahead_seconds: float) -> None:
+    world.table({"pending_rows": 1})
+    world.append()
+    wrong = KeeperWorld(shared_state=world.state, shared_queue=world.queue)
+    wrong.clock.sleep(ahead_seconds)
+    wrong.lake_store, wrong.lake = world.lake_store, DeltaCatalog(world.lake_store, wrong.clock)
+    keeper = wrong.keeper()
+    upkeep_of(wrong, keeper, FaultyStore(wrong.state), FaultyStore(wrong.lake_store)).do_what_is_due()
+    keeper.look()
+    wrong.dispatch(fails=True)
+    keeper.look()
+    world.clock.sleep(5 * 60 * MINUTE)
+    right = world.keeper()
+    upkeep = upkeep_of(world, right, FaultyStore(world.state), FaultyStore(world.lake_store))
+    is_ahead = ahead_seconds > 0
+    assert ("garbage" in upkeep.do_what_is_due().steps) == is_ahead
+    assert right.look().decided == 1
 
 
 def test_a_step_that_another_keeper_does_is_left_to_it_for_an_hour(world: KeeperWorld) -> None:

@@ -235,3 +235,25 @@ def test_a_queue_that_does_not_exist_is_bad_input(world: KeeperWorld) -> None:
     queue = DecisionQueue(_Opening(queue_of(world), Invalid("there is no such queue")), world.clock)
     with pytest.raises(Invalid, match="no such queue"):
         queue.try_to_open()
+
+
+def test_a_plan_says_how_far_a_decision_has_come(world: KeeperWorld) -> None:
+    keeper = world.keeper()
+
+    def where() -> str:
+        (outlook,) = world.keeper().outlook()
+        return "; ".join(why.partition("job run")[0].strip(" :") for why in outlook.at_work.values())
+
+    keeper.look()
+    assert where() == f"its instruction waits for the queue: {AWAY}"
+    queue_of(world).failure = None
+    keeper.look()
+    world.clock.sleep(MINUTE)
+    assert where() == "its instruction was sent 60 s ago, and no dispatcher has taken it"
+    (message,) = world.queue.receive(10, 0, 3_600)
+    run = world.accept(message.body, message.message_id)
+    assert run is not None
+    assert where() == "it is being compacted by"
+    world.finish(run)
+    (outlook,) = world.keeper().outlook()
+    assert list(outlook.at_work.values()) == [f"job run {run.job_run_id} has succeeded: the next look notes it"]

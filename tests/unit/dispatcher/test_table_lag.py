@@ -9,6 +9,7 @@ import duckdb
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from compactor.model.errors import Corrupt
 from compactor.planning.stream_figures import StreamFigures
 from compactor.storage.object_store import ObjectEntry
 from dispatcher.operations.lag_board import TABLES_SAMPLED, LagBoard
@@ -65,6 +66,13 @@ def clock() -> ManualClock:
 def test_tables_that_are_most_behind_their_own_bound_come_first() -> None:
     late, near, old, full = lag("late", 60, 30), lag("near", 600, 900), lag("old", 9_000), lag("full", 9_000, rows=7)
     assert [each.table_id for each in most_behind_first([old, near, full, late])] == ["late", "near", "full", "old"]
+
+
+def test_a_late_table_has_metrics_beside_many_that_have_used_more_of_their_bound() -> None:
+    nightly = lag("nightly", 36 * 3_600, 28 * 3_600)
+    streaming = [lag(f"t{number}", 400, 300) for number in range(TABLES_SHOWN)]
+    assert [each.is_late for each in (nightly, streaming[0])] == [True, False]
+    assert shown(*streaming, nightly)["lithify_table_lag_seconds", "nightly"] == 36 * 3_600
 
 
 def test_each_table_has_its_figures_and_its_bound() -> None:
@@ -148,6 +156,21 @@ def test_a_closing_that_ended_halfway_is_gone_on_with(clock: ManualClock) -> Non
     assert close_lag_days(store, "2025-10-10") == ["2025-10-09"]
     assert len(list(read_samples(store, "2025-10-09"))) == 1
     assert list(store.list("history/lag_minutes/")) == []
+
+
+def test_a_sample_that_cannot_be_read_keeps_no_other_day_from_being_closed(clock: ManualClock) -> None:
+    store = MemoryStore(clock)
+    for _ in range(2):
+        look(board(store, clock), lag("a", 1))
+        clock.sleep(86_400)
+    damaged = next(store.list("history/lag_minutes/2025-10-09/")).key
+    body = store.read(damaged) or b""
+    store.overwrite(damaged, body[:200])
+    with pytest.raises(Corrupt, match=damaged):
+        close_lag_days(store, "2025-10-11")
+    assert [entry.key for entry in store.list("history/lag/")] == ["history/lag/2025-10-10.parquet"]
+    store.overwrite(damaged, body)
+    assert close_lag_days(store, "2025-10-11") == ["2025-10-09"]
 
 
 class ClosedByAnother(MemoryStore):

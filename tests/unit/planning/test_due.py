@@ -59,7 +59,7 @@ def preset(name: str, ratio: float | None = None) -> CompactWhen:
 
 def ago(**seconds: float) -> StreamFigures:
     """The stream, with times so many seconds ago."""
-    return replace(STREAM, **{name: NOW - round(each * 1000) for name, each in seconds.items()})
+    return replace(STREAM, **{name: NOW - round(each * 1000) for name, each in seconds.items()})  # type: ignore[arg-type]
 
 
 BOUNDS: list[tuple[CompactWhen, StreamFigures, bool]] = [
@@ -197,6 +197,19 @@ def test_a_stream_that_is_too_late_waits_for_no_window(age_seconds: float, is_du
         assert found.until_ms == NOW + 1_000
 
 
+def test_the_lag_of_no_delta_does_not_grow() -> None:
+    files = replace(STREAM, pending_deltas=0, pending_rows=0, pending_bytes=0, oldest_pending_at_ms=None, dead_rows=0)
+    found = decide(files, CompactWhen(lag_seconds=300, pending_rows=1), NOW, Terms())
+    assert isinstance(found, NotDue)
+    assert (found.until_ms, found.figure) == (None, None)
+
+
+def test_a_stream_of_a_copy_is_compacted_by_instructions_for_its_source() -> None:
+    found = decide(replace(STREAM, of_a_copy=True), CompactWhen(pending_rows=1), NOW, Terms())
+    assert isinstance(found, NotDue)
+    assert found.until_ms is None
+
+
 @pytest.mark.parametrize(
     ("hour", "since_hours", "kind"),
     [(1, 4, Due), (4, 12, Due), (4, 3, NotDue), (5, 24, Postponed), (0, 24, Postponed)],
@@ -219,6 +232,7 @@ MONEY = [
     (CompactWhen(pending_rows=1, usd_per_day=5.0), 3.0, 2.0, None),
     (CompactWhen(pending_rows=1, usd_per_day=5.0), 3.01, 2.0, "tomorrow"),
     (CompactWhen(pending_rows=1, usd_per_day=5.0), 0.0, 5.01, "never"),
+    (CompactWhen(pending_rows=1, usd_per_day=5.0), 5.01, 0.0, None),
 ]
 
 
@@ -278,6 +292,11 @@ WAITS = [
     (CompactWhen(pending_rows=9_999, windows=(NIGHT,), at_latest_seconds=2 * HOUR), at(13, 55), "at_latest_seconds"),
     (CompactWhen(pending_rows=1, not_before_seconds=HOUR, windows=(NIGHT,)), at(1, day=5), "windows"),
     (CompactWhen(pending_rows=1, not_before_seconds=HOUR, windows=(NOON,)), at(12, 50), "not_before_seconds"),
+    (
+        CompactWhen(pending_rows=1, not_before_seconds=HOUR, windows=(NIGHT,), at_latest_seconds=2 * HOUR),
+        at(13, 55),
+        "at_latest_seconds",
+    ),
 ]
 
 

@@ -127,6 +127,15 @@ def test_of_a_new_stream_version_everything_is_pending() -> None:
     assert figures_of(apply(before, StreamVersionReleased(stream_version=2)), LIMITS).pending_rows == 4
 
 
+def test_small_files_of_a_version_that_nothing_continues_are_merged_by_no_compaction() -> None:
+    files = [file(number, 10, 100) for number in range(1, 13)]
+    before = stream(CREATED, delta(1, 3), committed(1, Watermark(position=1), *files))
+    assert figures_of(before, LIMITS).mergeable_files == 12
+    later = StreamVersionCreated(stream_version=2, state=LifecycleState.UNRELEASED)
+    after = apply(apply(before, later), StreamVersionReleased(stream_version=2))
+    assert (figures_of(after, LIMITS).files, figures_of(after, LIMITS).mergeable_files) == (12, 0)
+
+
 def test_a_file_is_small_only_if_its_rows_and_its_bytes_are_few() -> None:
     files = (file(1, 99, 999), file(2, 100, 999), file(3, 99, 1_000), file(4, 400, 4_000))
     at = stream(CREATED, delta(1, 3), committed(1, Watermark(position=1), *files, dead=9))
@@ -156,12 +165,12 @@ def test_which_files_are_small_is_said_by_the_tables_properties() -> None:
     assert merge_limits(own) == MergeLimits(7, 8)
 
 
-def test_a_source_of_copies_waits_for_the_one_that_is_furthest_behind_and_has_no_files_of_theirs() -> None:
+def test_a_source_of_copies_waits_for_the_one_that_is_furthest_behind_and_has_the_files_of_that_one() -> None:
     source = stream(CREATED, delta(1, 3, at_ms=10), delta(2, 5, at_ms=20))
     ahead = stream(committed(1, Watermark(position=2), file(1, 8, 80)))
     behind = stream(committed(1, Watermark(position=1), file(1, 3, 30)))
     figures = figures_of(source, LIMITS, source, (ahead, behind))
-    assert (figures.pending_rows, figures.oldest_pending_at_ms, figures.files, figures.rows) == (5, 20, 0, 0)
+    assert (figures.pending_rows, figures.oldest_pending_at_ms, figures.files, figures.rows) == (5, 20, 1, 3)
     of_copy = figures_of(behind, LIMITS, source, (behind,))
     assert (of_copy.pending_rows, of_copy.files, of_copy.rows) == (5, 1, 3)
 
