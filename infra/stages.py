@@ -41,8 +41,8 @@ class Stage:
             bucket have to be readable for this account, and their key, too
         landing: each s3://bucket/prefix: a file that lands below it is announced to `lithify ingest`, which appends it
             to its table. The bucket is of this account and region, and its notifications go to EventBridge
-        glue_databases: of the Glue Data Catalog, in the stage's region, that dispatchers may enter published tables
-            into
+        glue_databases: of the Glue Data Catalog, in the stage's region, that dispatchers and the keeper may enter
+            published tables into
         state_bucket: the name of the bucket that the stack makes for the state; empty: CloudFormation chooses
         key_arn: a KMS key for buckets, queues and topics; empty: the stack makes one
         cidr: of the network

@@ -48,6 +48,7 @@ from dispatcher.records.sessions import SessionEnded, SessionPin
 from launcher.outcomes import Failed, NothingToDo, SessionEnd, Succeeded
 from launcher.plan import Room
 from tests.fakes.manual_clock import ManualClock
+from tests.fakes.memory_glue import MemoryGlue
 from tests.fakes.memory_queue import MemoryQueue
 from tests.fakes.memory_store import MemoryStore
 from tests.rounds import a_round
@@ -106,6 +107,7 @@ class KeeperWorld:
         lake: ObjectStore | None = None,
         queue: MemoryQueue | None = None,
         room: Room = ROOM,
+        glue: MemoryGlue | None = None,
     ) -> KeeperServices:
         """`state`, `lake`, `queue`: the same, as one keeper reaches them."""
         return KeeperServices(
@@ -115,6 +117,7 @@ class KeeperWorld:
             room,
             sink or NoSink(),
             self.clock,
+            open_glue=None if glue is None else lambda: glue,
         )
 
     def keeper(

@@ -129,6 +129,13 @@ def drop_every_stream(store: ObjectStore, table_id: str, clock: Clock) -> None:
     run_concurrently(store.location, lambda stream: _drop_stream(store, stream, clock), streams)
 
 
+def is_gone(store: ObjectStore, table_id: str) -> bool:
+    """Whether a table that was compacted into is dropped or purged. One is created before its source registers it."""
+    if store.read(DroppedTable(table_id).key) is not None:
+        return True
+    return store.read(EntryObject(TableFolder(table_id).definition_log, 1).key) is None
+
+
 def refuse_use_of_dropped(store: ObjectStore, table_id: str, existing: TableDefinition | None, now_ms: int) -> None:
     """Raises `Invalid` if the table was dropped, and its id may not be used again yet."""
     purge = f"`lithify table drop {table_id} --delete --purge`"

@@ -20,6 +20,7 @@ from compactor.catalog.dropping import (
     DefinitionLog,
     definition_log,
     drop_every_stream,
+    is_gone,
     refuse_use_of_dropped,
     time_text,
 )
@@ -504,8 +505,9 @@ class Table:
         if compacted is not None:
             own = compacted.source_table_id == self.table_id
             return [(stream if own else self._same_partition(compacted.source_table_id, stream), snapshot)]
-        copies = snapshot.active.taken if snapshot.active is not None else ()
-        sides = [self._same_partition(each.compacted_table_id, stream).load().state for each in copies]
+        copies = [each.compacted_table_id for each in (snapshot.active.taken if snapshot.active is not None else ())]
+        states = ((table_id, self._same_partition(table_id, stream).load().state) for table_id in copies)
+        sides = [side for table_id, side in states if side.compacted is not None or not is_gone(self._store, table_id)]
         return [(stream, side) for side in sides or [snapshot]]
 
     def _same_partition(self, table_id: str, stream: PartitionStream) -> PartitionStream:

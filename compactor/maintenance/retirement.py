@@ -22,7 +22,8 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from compactor.catalog.actions import DeltaAdded, DeltasRetired, StreamAction
-from compactor.catalog.keys import DroppedTable, TableFolder
+from compactor.catalog.dropping import is_gone
+from compactor.catalog.keys import TableFolder
 from compactor.catalog.properties import GRACE_SECONDS
 from compactor.catalog.retired import refused_until_ms
 from compactor.catalog.snapshot import CompactedStream, Reset, SourceStream, StreamSnapshot
@@ -157,7 +158,7 @@ class StreamRetirement:
             compacted = state.compacted
             if compacted is not None and compacted.source_table_id == self._stream.table_id:
                 yield compacted
-            elif not state.is_dropped and self._store.read(DroppedTable(table_id).key) is None:
+            elif not state.is_dropped and not is_gone(self._store, table_id):
                 yield None
 
 

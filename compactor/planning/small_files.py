@@ -7,6 +7,9 @@ none of them has more bytes than all others of the group together. So the file o
 twice its size at least, and over the life of a table at most log2(files) times its bytes are rewritten by merges, for
 files of any sizes and in any order.
 
+Where rows keep their order, only the last files can be merged. So they are merged, however few they are, with what
+arrives if that makes a file that is not small: behind it they would stay small for ever.
+
 Worked: files of 8, 1, 1, 1, 1, 1, 1 and 1 MB: the seven are merged, since the first is larger than they together. With
 another one of 1 MB all nine are.
 """
@@ -93,13 +96,15 @@ def small_files_to_merge(
     Args:
         arriving_bytes: where rows keep their order: of deltas, whose rows are written behind those of the last small
             files"""
-    if not limits.are_enough(len(files), len(files)):
+    follows = limits.in_order and arriving_bytes > 0
+    if not follows and not limits.are_enough(len(files), len(files)):
         return ()
     limits = limits.of(files.values())
     small = _small(files, vectors, limits)
     if limits.in_order:
         small = _tail(small, sorted(files))
-    if not limits.are_enough(len(small), len(files)):
+    is_last_chance = follows and limits.small_files > 0 and not _is_small(_arriving(files, arriving_bytes), limits)
+    if not is_last_chance and not limits.are_enough(len(small), len(files)):
         return ()
     if limits.in_order:
         count = _length_of_end(small, arriving_bytes)
@@ -141,6 +146,12 @@ def _length_of_group(small: Sequence[_Size], start: int, limits: MergeLimits) ->
         if end > start and 2 * largest <= size_bytes:
             found = end + 1 - start
     return found
+
+
+def _arriving(files: Mapping[int, DataFile], arriving_bytes: int) -> _Size:
+    """With as many rows as the files have in so many bytes."""
+    size_bytes, rows = sum(file.size_bytes for file in files.values()), sum(file.rows for file in files.values())
+    return _Size(0, arriving_bytes * rows // max(size_bytes, 1), arriving_bytes)
 
 
 def _tail(small: Sequence[_Size], numbers: Sequence[int]) -> Sequence[_Size]:

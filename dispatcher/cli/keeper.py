@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -133,7 +134,8 @@ def keep(
     queue = DecisionQueue(lambda: dependencies.clients.queue(address), dependencies.clock)
     queue_away = queue.try_to_open()
     sink = NoSink() if topic_arn is None else dependencies.clients.topic(topic_arn, endpoint_url, patient=False)
-    services = KeeperServices(lake, records, queue, room, sink, dependencies.clock, _pool(workers))
+    glue = partial(dependencies.clients.glue, places.region, endpoint_url)
+    services = KeeperServices(lake, records, queue, room, sink, dependencies.clock, _pool(workers), glue)
     keeper = Keeper(services, settings)
     board, upkeep = keeper.board, LakeUpkeep(services, settings, keeper.board)
     namespace = None if metrics_namespace is None else parse_namespace(metrics_namespace)

@@ -34,6 +34,7 @@ from compactor.planning.due import Due, Expected, has_work
 from compactor.planning.sizing import SessionSize, size_session
 from compactor.planning.stream_figures import StreamFigures
 from compactor.planning.where_to_run import WorkerPool, choose_place, in_one_process
+from compactor.publishing.glue import GlueService
 from compactor.storage.keys import encode_partition
 from dispatcher.keeper.deciding import Seen, StreamOutlook, decisions_on, outlooks, rank
 from dispatcher.keeper.decision_log import (
@@ -129,7 +130,8 @@ class KeeperServices:
 
     Attributes:
         queue: None: nothing is sent, as in a plan
-        room, pool: where sessions run, from which their time and money are predicted: see `expected_cost`"""
+        room, pool: where sessions run, from which their time and money are predicted: see `expected_cost`
+        open_glue: opens the Glue Data Catalog, which is led to what is published"""
 
     lake: DeltaCatalog
     records: JobRunStore
@@ -138,6 +140,7 @@ class KeeperServices:
     sink: EventSink
     clock: Clock
     pool: WorkerPool | None = None
+    open_glue: Callable[[], GlueService] | None = None
 
 
 @dataclass(frozen=True)

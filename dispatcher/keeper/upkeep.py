@@ -24,7 +24,15 @@ from compactor.model.background import BackgroundLoop
 from compactor.model.clock import seconds_since
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Denied, LithifyError, Outdated
-from compactor.publishing.publication import publish, publishers_of, reasons_of, with_gone_streams
+from compactor.publishing.protocol import Outcome
+from compactor.publishing.publication import (
+    PublishFailed,
+    lead_glue,
+    publish,
+    publishers_of,
+    reasons_of,
+    with_gone_streams,
+)
 from dispatcher.keeper.keys import UpkeepDone, lake_name
 from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings
 from dispatcher.operations.lag_board import LagBoard
@@ -213,7 +221,10 @@ class LakeUpkeep:
                 return {}
             publishers = publishers_of(self._services.lake.store, table, self._clock)
             streams = with_gone_streams(table, publishers, [table.stream(each) for each in table.partitions()])
-            outcomes = publish(publishers, streams)
+            outcomes: Sequence[Outcome | PublishFailed] = publish(publishers, streams)
+            open_glue = self._services.open_glue
+            if table.properties.glue_database is not None and open_glue is not None:
+                outcomes = [*outcomes, *lead_glue(open_glue(), self._services.lake.store, table, outcomes)]
             published.append(table.table_id)
             reasons = [reason for each in outcomes for reason in reasons_of(each)]
             return {table.table_id: "; ".join(reasons[:REASONS_SHOWN])} if reasons else {}

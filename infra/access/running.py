@@ -1,7 +1,7 @@
 """Permissions of the workflow, which starts and replaces dispatchers, of the keeper, which sends instructions, and of
 AWS itself, which writes the logs of the workflow and of the network."""
 
-from infra.access.places import Places, find_uploads, list_lakes, list_state, publish_tables, use_key
+from infra.access.places import Places, enter_tables, find_uploads, list_lakes, list_state, publish_tables, use_key
 from infra.permissions import Part, Permission, actions
 
 
@@ -88,6 +88,7 @@ def _of_lakes(places: Places) -> tuple[Permission, ...]:
             places.lake_objects("tables/*/log/*", "tables/*/news/*"),
         ),
         publish_tables(places),
+        *enter_tables(places),
     )
 
 

@@ -399,14 +399,15 @@ def test_a_key_of_the_account_s_choice_may_be_used_by_dispatcher_and_job(serverl
 
 
 @pytest.mark.parametrize("resource", ["catalog", "database/lakehouse", "table/lakehouse/acme_orders_v1"])
-def test_in_the_stage_s_databases_a_dispatcher_enters_tables_and_readers_find_them(resource: str) -> None:
+def test_in_the_stage_s_databases_dispatchers_and_the_keeper_enter_tables_and_readers_find_them(resource: str) -> None:
     prod = Account(synthesised("prod"))
     arn = f"arn:aws:glue:eu-west-1:{ACCOUNT}:{resource}"
-    entering, finding = role(prod, "DispatcherRole"), role(prod, "TableReaderRole")
-    for action in ("glue:CreateTable", "glue:GetTable", "glue:UpdateTable"):
-        assert prod.allows(entering, Request(action, arn)), action
-    for action in ("glue:DeleteTable", "glue:CreatePartition", "glue:BatchCreatePartition", "glue:DeleteDatabase"):
-        assert not prod.allows(entering, Request(action, arn)), action
+    finding = role(prod, "TableReaderRole")
+    for entering in (role(prod, "DispatcherRole"), role(prod, "KeeperRole")):
+        for action in ("glue:CreateTable", "glue:GetTable", "glue:UpdateTable"):
+            assert prod.allows(entering, Request(action, arn)), action
+        for action in ("glue:DeleteTable", "glue:CreatePartition", "glue:BatchCreatePartition", "glue:DeleteDatabase"):
+            assert not prod.allows(entering, Request(action, arn)), action
     assert prod.allows(finding, Request("glue:GetTable", arn))
     for action in ("glue:CreateTable", "glue:UpdateTable", "glue:DeleteTable"):
         assert not prod.allows(finding, Request(action, arn)), action
@@ -498,7 +499,8 @@ def test_an_operator_forwards_the_port_of_the_page_and_opens_no_shell() -> None:
 def test_in_other_databases_nobody_enters_tables(resource: str) -> None:
     prod = Account(synthesised("prod"))
     arn = f"arn:aws:glue:eu-west-1:{ACCOUNT}:{resource}"
-    assert not prod.allows(role(prod, "DispatcherRole"), Request("glue:UpdateTable", arn))
+    for name in ("DispatcherRole", "KeeperRole"):
+        assert not prod.allows(role(prod, name), Request("glue:UpdateTable", arn))
     assert not prod.allows(role(prod, "TableReaderRole"), Request("glue:GetTable", arn))
 
 

@@ -19,6 +19,7 @@ from compactor.maintenance.verify import verify
 from compactor.model.errors import Invalid
 from compactor.model.names import LifecycleState
 from compactor.planning.sizing import Resources
+from compactor.planning.table_figures import read_figures
 from tests.builders import pinned_session
 from tests.conftest import Command
 from tests.fakes.attempts import plan_session, run_attempt
@@ -171,6 +172,7 @@ def test_a_compaction_that_registered_and_has_committed_nothing_keeps_every_delt
     lake: DeltaCatalog, orders: Table, clock: ManualClock
 ) -> None:
     run(lake)
+    lake.create_table(ELSEWHERE)
     stream = orders.stream({})
     position = source(lake).last_position
 
@@ -186,6 +188,7 @@ def test_nothing_is_retired_that_a_compaction_needs_which_registers_meanwhile(
     lake: DeltaCatalog, orders: Table, clock: ManualClock
 ) -> None:
     run(lake)
+    lake.create_table(ELSEWHERE)
     pass_days(clock, 8)
     stream = orders.stream({})
     retirement = StreamRetirement(lake.store, stream, clock)
@@ -199,6 +202,26 @@ def test_nothing_is_retired_that_a_compaction_needs_which_registers_meanwhile(
     assert not retirement._append(known, found)
     assert retirement.retire(RETENTION) == ()
     assert len(ids(lake)) == 3
+
+
+def test_a_destination_that_is_dropped_or_purged_keeps_no_delta_and_makes_nobody_late(
+    lake: DeltaCatalog, orders: Table, clock: ManualClock
+) -> None:
+    run(lake, ELSEWHERE)
+    run(lake, "ACME.NEWER.V1")
+    lake.drop_table(ELSEWHERE, dry_run=False)
+    append(orders, 3)
+    run(lake, "ACME.NEWER.V1")
+
+    def pending() -> int:
+        (figures,) = read_figures(lake.table(ORDERS))
+        return figures.pending_deltas
+
+    assert pending() == 0
+    pass_days(clock, 8)
+    lake.purge_table(ELSEWHERE, dry_run=False)
+    assert pending() == 0
+    assert retire(lake, clock) == 4
 
 
 def test_an_earlier_stream_version_leaves_once_compactions_have_gone_on_to_a_later_one(

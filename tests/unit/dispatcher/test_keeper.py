@@ -33,9 +33,11 @@ from dispatcher.scheduling.lease_log import LeaseState
 from dispatcher.scheduling.limits import Limits, LimitScope, SharedLimits
 from launcher.sizing.cluster_choice import ClusterRoom
 from tests.fakes.faulty_store import FaultyStore, ResultT, Stopped, Verb
+from tests.fakes.memory_glue import MemoryGlue
 from tests.fakes.memory_sink import MemorySink
 from tests.fakes.memory_store import MemoryStore
 from tests.keeper_world import ORDERS, KeeperWorld
+from tests.published_tables import PublishedTables
 from tests.unit.dispatcher.lag_samples_kept import read_samples
 
 MINUTE = 60.0
@@ -947,6 +949,31 @@ def test_what_a_clock_that_is_far_ahead_has_noted_holds_nothing_back(world: Keep
     is_ahead = ahead_seconds > 0
     assert ("garbage" in upkeep.do_what_is_due().steps) == is_ahead
     assert right.look().decided == 1
+
+
+def test_readers_through_glue_are_led_to_what_the_upkeep_publishes() -> None:
+    tables = PublishedTables("s3://bucket/lake")
+    world = KeeperWorld(clock=tables.clock)
+    world.lake_store, world.lake = tables.store, DeltaCatalog(tables.store, tables.clock)
+    tables.published(ORDERS, glue_database="lakehouse")
+    glue = MemoryGlue({"lakehouse"})
+    upkeep = LakeUpkeep(world.services(glue=glue), KeeperSettings(), world.keeper().board)
+    found = upkeep.do_what_is_due()
+    assert (found.published, found.failed) == ((ORDERS,), {})
+    (table,) = glue.tables.values()
+    location = table.parameters["metadata_location"]
+    assert world.lake_store.read(location.removeprefix("s3://bucket/lake/")) is not None
+
+
+def test_a_partition_that_cannot_be_published_is_a_trouble(world: KeeperWorld) -> None:
+    world.table("streaming")
+    world.append()
+    world.compact(world.lake.table(ORDERS).stream({}))  # of a table that other engines did not read then
+    world.lake.table(ORDERS).set_properties({"publish": ["delta"]})
+    keeper = world.keeper()
+    found = upkeep_of(world, keeper, FaultyStore(world.state), FaultyStore(world.lake_store)).do_what_is_due()
+    assert "compact the partition again" in found.failed[ORDERS]
+    assert list(keeper.board.troubles) == [f"publication: {ORDERS}"]
 
 
 def test_a_step_that_another_keeper_does_is_left_to_it_for_an_hour(world: KeeperWorld) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -100,6 +101,16 @@ def test_where_rows_keep_their_order_the_last_files_may_be_as_large_as_what_arri
     assert small_files_to_merge(files(200, 40, 20, 10), [], IN_ORDER, arriving_bytes=1_000) == ((2, 3, 4),)
 
 
+@pytest.mark.parametrize(("arriving_rows", "merged"), [(499, ()), (500, ((2, 3),)), (5_000, ((2, 3),))])
+def test_few_last_files_are_merged_with_what_would_leave_them_small_for_ever(
+    arriving_rows: int, merged: tuple[tuple[int, ...], ...]
+) -> None:
+    last = files(1_000, 300, 10)
+    assert small_files_to_merge(last, [], IN_ORDER, arriving_bytes=arriving_rows * 100) == merged
+    never = replace(IN_ORDER, small_files=0)
+    assert small_files_to_merge(last, [], never, arriving_bytes=arriving_rows * 100) == ()
+
+
 @given(
     st.lists(st.integers(1, 50), min_size=2, max_size=120),
     st.integers(2, 6),
@@ -122,6 +133,8 @@ def test_the_last_files_are_written_again_at_most_log2_of_the_files_times(
         rows, written = [*kept, *[rows_per_file] * full, *([rest] if rest else [])], written + sum(again)
     assert sum(rows) == sum(appended)
     assert written <= sum(appended) * math.log2(len(appended))
+    small = small_files(files(*rows), [], limits)
+    assert small == tuple(range(len(rows) + 1 - len(small), len(rows) + 1)), "all are at the end"
 
 
 def _merged_until_nothing_is_left(sizes: Sequence[int], limits: MergeLimits) -> tuple[list[int], int]:
