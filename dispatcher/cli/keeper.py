@@ -92,7 +92,7 @@ def keep(
     queue_url: QueueOption,
     once: Annotated[bool, typer.Option("--once", help="Look once, do what is due, and end: for a schedule.")] = False,
     look_seconds: Annotated[
-        float, typer.Option(min=1, help="Seconds between two looks at all tables.")
+        float, typer.Option(min=1, max=86_400, help="Seconds between two looks at all tables.")
     ] = KeeperSettings.look_seconds,
     upkeep_hours: Annotated[
         float, typer.Option(min=1, help="Hours between two collections of garbage, and two cleanings of the state.")

@@ -8,6 +8,8 @@ log again where there is one. Which streams may have something:
     otherwise                  all, each by a request
 
 All streams of a table with hints are looked at now and then. What was seen is noted in the state, for the next keeper.
+Streams that are compacted into another table are read again while they have work, and all now and then: what becomes of
+them is in that table's logs.
 """
 
 import hashlib
@@ -23,6 +25,7 @@ from compactor.log_context import LOG, Logged
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, LithifyError, Outdated
+from compactor.planning.due import has_work
 from compactor.planning.stream_figures import StreamFigures
 from compactor.planning.table_figures import merge_limits, read_figures
 from compactor.storage.concurrently import run_concurrently
@@ -95,6 +98,7 @@ class TableWatch:
         self._state = state
         self._key = key
         self._noted = b""
+        self._elsewhere_at_ms: int | None = None
         self._take(StreamsSeen(basis=""))
 
     @property
@@ -136,12 +140,17 @@ class TableWatch:
     def look(self, table: Table, policy: CompactWhen) -> None:
         """Raises the errors of the table's logs; the figures of streams that were read until then are kept."""
         found = self._to_look_at(table, policy)
-        writes_here = table.properties.destination_compacted_table_id in (None, table.table_id)
+        goes_elsewhere = table.properties.destination_compacted_table_id not in (None, table.table_id)
+        now_ms, last_ms = self._clock.now_ms(), self._elsewhere_at_ms
+        is_time = goes_elsewhere and (last_ms is None or not 0 <= now_ms - last_ms < ALL_STREAMS_MS)
 
         def is_new(partition: dict[str, str]) -> bool:
             key = encode_partition(partition)
             known = self._streams.get(key)
-            return known is None or not writes_here or key in found.changed or self._has_grown(table, known)
+            if known is None or is_time:
+                return True
+            changed = has_work(known.figures) if goes_elsewhere else key in found.changed
+            return changed or self._has_grown(table, known)
 
         news = run_concurrently(self._store.location, is_new, found.partitions)
         if found.are_all:  # without those of dropped partitions
@@ -151,6 +160,7 @@ class TableWatch:
         for first in range(0, len(changed), STREAMS_AT_ONCE):
             self._read(table, changed[first : first + STREAMS_AT_ONCE])
         self._all_at_ms = found.all_at_ms  # not before all were read
+        self._elsewhere_at_ms = now_ms if is_time else last_ms
 
     def have_grown(self, table: Table, keys: Collection[str]) -> bool:
         """Whether one of these streams has been written to since it was read, of those that the last look did not ask:
