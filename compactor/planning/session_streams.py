@@ -235,8 +235,8 @@ class SessionStreams:
             share=properties.merge_small_files_share,
             in_order=not run.has_key,
         )
-        arriving_bytes = sum(ref.file.size_bytes for ref in deltas)
-        return small_files_to_merge(compacted.files, compacted.deletion_vectors, limits, arriving_bytes)
+        arriving = [ref.file for ref in deltas]
+        return small_files_to_merge(compacted.files, compacted.deletion_vectors, limits, arriving)
 
     def compacted_schema(self) -> pa.Schema | None:
         """The schema of the compacted rows; None: there are none."""

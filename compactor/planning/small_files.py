@@ -88,26 +88,26 @@ def small_files_to_merge(
     files: Mapping[int, DataFile],
     vectors: Collection[DeletionVector],
     limits: MergeLimits,
-    arriving_bytes: int = 0,
+    arriving: Collection[DataFile] = (),
 ) -> tuple[tuple[int, ...], ...]:
     """Groups of small files, each of which becomes one file, by their numbers; no more than one round makes. None: too
     few files are small, or all are too different in size.
 
     Args:
-        arriving_bytes: where rows keep their order: of deltas, whose rows are written behind those of the last small
+        arriving: where rows keep their order: files of deltas, whose rows are written behind those of the last small
             files"""
-    follows = limits.in_order and arriving_bytes > 0
-    if not follows and not limits.are_enough(len(files), len(files)):
+    behind = _Size(0, sum(file.rows for file in arriving), sum(file.size_bytes for file in arriving))
+    if not (limits.in_order and arriving) and not limits.are_enough(len(files), len(files)):
         return ()
     limits = limits.of(files.values())
     small = _small(files, vectors, limits)
     if limits.in_order:
         small = _tail(small, sorted(files))
-    is_last_chance = follows and limits.small_files > 0 and not _is_small(_arriving(files, arriving_bytes), limits)
+    is_last_chance = limits.in_order and limits.small_files > 0 and not _is_small(behind, limits)
     if not is_last_chance and not limits.are_enough(len(small), len(files)):
         return ()
     if limits.in_order:
-        count = _length_of_end(small, arriving_bytes)
+        count = _length_of_end(small, behind.size_bytes)
         return (tuple(size.file_number for size in small[-count:]),) if count else ()
     groups: list[tuple[int, ...]] = []
     start = 0
@@ -146,12 +146,6 @@ def _length_of_group(small: Sequence[_Size], start: int, limits: MergeLimits) ->
         if end > start and 2 * largest <= size_bytes:
             found = end + 1 - start
     return found
-
-
-def _arriving(files: Mapping[int, DataFile], arriving_bytes: int) -> _Size:
-    """With as many rows as the files have in so many bytes."""
-    size_bytes, rows = sum(file.size_bytes for file in files.values()), sum(file.rows for file in files.values())
-    return _Size(0, arriving_bytes * rows // max(size_bytes, 1), arriving_bytes)
 
 
 def _tail(small: Sequence[_Size], numbers: Sequence[int]) -> Sequence[_Size]:

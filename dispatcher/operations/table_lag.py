@@ -107,10 +107,11 @@ def with_published(
     """With the lag of what is published, if the table is. `ends`: see `lags`. Raises `Invalid` if it cannot be."""
     if not table.properties.publish:
         return lag
-    from compactor.publishing.publication import lags, publishers_of
+    from compactor.publishing.publication import lags, publishers_of, with_gone_streams
 
-    streams = [table.stream(partition) for partition in partitions]
-    by_format = [lags(publisher, streams, ends) for publisher in publishers_of(store, table, clock)]
+    publishers = publishers_of(store, table, clock)
+    streams = with_gone_streams(table, publishers, [table.stream(partition) for partition in partitions])
+    by_format = [lags(publisher, streams, ends) for publisher in publishers]
     since = min((each.since_ms for found in by_format for each in found if each.since_ms is not None), default=None)
     files = max(sum(each.behind for each in found) for found in by_format)
     figures = replace(lag.figures, unpublished_files=files, unpublished_since_ms=since)

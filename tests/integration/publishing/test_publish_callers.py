@@ -18,6 +18,7 @@ from compactor.maintenance.garbage import delete_garbage, find_garbage
 from compactor.model.clock import SystemClock
 from compactor.publishing.delta import DeltaPublisher
 from compactor.publishing.publication import differences
+from dispatcher.operations.table_lag import table_lag
 from tests.builders import TABLE_ID
 from tests.conftest import Command
 from tests.fakes.faulty_store import FaultyStore
@@ -223,7 +224,9 @@ def test_readers_of_a_published_table_see_no_row_of_what_was_dropped(lake: Delta
     assert _read(lake) == []
 
 
-def test_what_a_drop_could_not_publish_is_published_by_the_next_compaction(lake: DeltaCatalog, table: Table) -> None:
+def test_what_a_drop_could_not_publish_lags_and_is_published_by_the_next_compaction(
+    lake: DeltaCatalog, table: Table
+) -> None:
     table.append(EU, pa.table({"id": [1]}))
     table.append(US, pa.table({"id": [2]}))
     _compact(lake)
@@ -231,8 +234,10 @@ def test_what_a_drop_could_not_publish_is_published_by_the_next_compaction(lake:
     store.fail("put_if_absent", "_delta_log", times=None)
     DeltaCatalog(store, SystemClock()).table(TABLE_ID).drop_partitions(US, dry_run=False)
     assert len(_read(lake)) == 2
+    assert table_lag(lake.store, lake.table(TABLE_ID), SystemClock()).figures.unpublished_files == 1
     _compact(lake)
     assert _read(lake) == [(1, "EU")]
+    assert table_lag(lake.store, lake.table(TABLE_ID), SystemClock()).figures.unpublished_files == 0
 
 
 def test_readers_of_a_published_table_see_restored_rows(lake: DeltaCatalog, table: Table) -> None:

@@ -96,9 +96,9 @@ def test_where_rows_keep_their_order_only_the_last_small_files_are_merged() -> N
 
 def test_where_rows_keep_their_order_the_last_files_may_be_as_large_as_what_arrives() -> None:
     assert small_files_to_merge(files(80, 40, 20, 10), [], IN_ORDER) == ()
-    assert small_files_to_merge(files(80, 40, 20, 10), [], IN_ORDER, arriving_bytes=500) == ()
-    assert small_files_to_merge(files(80, 40, 20, 10), [], IN_ORDER, arriving_bytes=1_000) == ((1, 2, 3, 4),)
-    assert small_files_to_merge(files(200, 40, 20, 10), [], IN_ORDER, arriving_bytes=1_000) == ((2, 3, 4),)
+    assert small_files_to_merge(files(80, 40, 20, 10), [], IN_ORDER, arriving=files(5).values()) == ()
+    assert small_files_to_merge(files(80, 40, 20, 10), [], IN_ORDER, arriving=files(10).values()) == ((1, 2, 3, 4),)
+    assert small_files_to_merge(files(200, 40, 20, 10), [], IN_ORDER, arriving=files(10).values()) == ((2, 3, 4),)
 
 
 @pytest.mark.parametrize(("arriving_rows", "merged"), [(499, ()), (500, ((2, 3),)), (5_000, ((2, 3),))])
@@ -106,9 +106,9 @@ def test_few_last_files_are_merged_with_what_would_leave_them_small_for_ever(
     arriving_rows: int, merged: tuple[tuple[int, ...], ...]
 ) -> None:
     last = files(1_000, 300, 10)
-    assert small_files_to_merge(last, [], IN_ORDER, arriving_bytes=arriving_rows * 100) == merged
+    assert small_files_to_merge(last, [], IN_ORDER, arriving=files(arriving_rows).values()) == merged
     never = replace(IN_ORDER, small_files=0)
-    assert small_files_to_merge(last, [], never, arriving_bytes=arriving_rows * 100) == ()
+    assert small_files_to_merge(last, [], never, arriving=files(arriving_rows).values()) == ()
 
 
 @given(
@@ -125,7 +125,7 @@ def test_the_last_files_are_written_again_at_most_log2_of_the_files_times(
     rows: list[int] = []
     written = 0
     for arrived in appended:
-        groups = small_files_to_merge(files(*rows), [], limits, arriving_bytes=100 * arrived)
+        groups = small_files_to_merge(files(*rows), [], limits, arriving=files(arrived).values())
         taken = sum(len(group) for group in groups)
         kept, again = rows[: len(rows) - taken], rows[len(rows) - taken :]
         assert [number for group in groups for number in group] == list(range(len(kept) + 1, len(rows) + 1))
