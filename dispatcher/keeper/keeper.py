@@ -10,7 +10,7 @@ from functools import cache, partial
 
 from compactor.log_context import LOG
 from compactor.model.background import BackgroundLoop
-from compactor.model.errors import LithifyError
+from compactor.model.errors import LithifyError, reason_of
 from compactor.model.names import counted
 from compactor.storage.concurrently import run_concurrently
 from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings, TableKeeper, TableLook, TableOutlook
@@ -68,7 +68,7 @@ class Keeper:
             try:
                 looks[table_id] = table.look(pauses)
             except Exception as error:  # noqa: BLE001  (of one table: the others are looked at)
-                set_aside[table_id] = reason = _reason(error)
+                set_aside[table_id] = reason = reason_of(error)
                 LOG.error("table_set_aside", table=table_id, reason=reason)
                 _or_log("not_noted", table_id, partial(table.set_aside, reason))
             unpublished.extend(_or_log("decisions_not_published", table_id, table.publish))
@@ -103,14 +103,10 @@ class Keeper:
         try:
             look = self.look()
         except Exception as error:  # noqa: BLE001  (the next look tries again)
-            LOG.error("keeper_cannot_look", reason=_reason(error))
+            LOG.error("keeper_cannot_look", reason=reason_of(error))
         else:
             if look.decided or look.sent or look.ended or look.set_aside or look.queue_away or look.events_wait:
                 LOG.info("keeper_looked", **{each.name: getattr(look, each.name) for each in fields(look)})
-
-
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, LithifyError) else f"{type(error).__name__}: {error}"
 
 
 def _or_log(event: str, table_id: str | None, work: Callable[[], None]) -> Sequence[str]:

@@ -23,7 +23,7 @@ from compactor.maintenance.late_hints import give_hints
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import seconds_since
 from compactor.model.document import Document
-from compactor.model.errors import Corrupt, Denied, LithifyError, Outdated
+from compactor.model.errors import Corrupt, Denied, Outdated, reason_of
 from compactor.publishing.protocol import Outcome
 from compactor.publishing.publication import (
     PublishFailed,
@@ -132,11 +132,8 @@ class LakeUpkeep:
                         continue
                     only = failed.reasons
                 done = self._do(step, partial(work, only), now_ms, whole=only is None)
-            except LithifyError as error:
-                done = Upkeep(failed={step: str(error)})
             except Exception as error:  # noqa: BLE001  (of one step: the others are done)
-                LOG.error("upkeep_step_failed", step=step, exc_info=error)
-                done = Upkeep(failed={step: f"{type(error).__name__}: {error}"})
+                done = Upkeep(failed={step: reason_of(error)})
             self._board.upkept(step, done.failed)
             found = _together(found, step, done)
         if found.steps:
@@ -238,8 +235,8 @@ class LakeUpkeep:
         for table_id in _among(self._services.lake.tables(), only):
             try:
                 failed |= work(self._services.lake.table(table_id))
-            except LithifyError as error:
-                failed[table_id] = str(error)
+            except Exception as error:  # noqa: BLE001  (of one table: the others are done)
+                failed[table_id] = reason_of(error)
         return failed
 
 
