@@ -6,8 +6,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from compactor.catalog.compact_when import CompactWhen, Match, Preset, Window
+from compactor.catalog.compact_when import CompactWhen, Match, Preset, Window, contradictions_of
 from compactor.planning.due import (
     Due,
     Expected,
@@ -309,3 +311,60 @@ def test_a_stream_that_will_be_due_while_no_window_is_open_waits_for_one(
     assert (found.until_ms, found.figure) == (until_ms, figure)
     assert isinstance(decide(STREAM, policy, until_ms, Terms()), Due)
     assert not isinstance(decide(STREAM, policy, until_ms - 1, Terms()), Due)
+
+
+# ------------------------------------------------------------------------------------------ of any policy and stream
+
+TIMES = st.sampled_from([0, 1, 59_999, 60_000, 600_000, 3_600_000, 30 * 3_600_000, 40 * DAY * 1000])
+WINDOWS = st.builds(
+    Window,
+    cron=st.sampled_from(["0 22 * * *", "30 2 * * *", "0 8 * * 1-5", "*/30 * * * *"]),
+    time_zone=st.sampled_from(["UTC", "Europe/Zurich", "America/New_York"]),
+    seconds=st.sampled_from([600, 3_600, 25_200]),
+)
+POLICIES = st.builds(
+    CompactWhen,
+    match=st.sampled_from(Match),
+    pending_rows=st.none() | st.sampled_from([1, 100]),
+    lag_seconds=st.none() | st.sampled_from([60, HOUR, DAY]),
+    dead_row_share=st.none() | st.just(0.1),
+    every=st.none() | st.sampled_from([HOUR, 7 * DAY]),
+    small_files=st.none() | st.just(8),
+    not_before_seconds=st.none() | st.sampled_from([60, 2 * HOUR, DAY]),
+    windows=st.lists(WINDOWS, max_size=2).map(tuple),
+    at_latest_seconds=st.none() | st.sampled_from([HOUR, 3 * DAY]),
+).filter(lambda policy: not list(contradictions_of(policy, ("id",))))
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> StreamFigures:
+    deltas, files = draw(st.sampled_from([0, 1, 20])), draw(st.sampled_from([0, 9]))
+    return StreamFigures(
+        pending_deltas=deltas,
+        pending_rows=deltas * draw(st.sampled_from([1, 50])),
+        oldest_pending_at_ms=NOW - draw(TIMES) if deltas else None,
+        last_write_at_ms=NOW - draw(TIMES),
+        files=files,
+        small_files=files,
+        mergeable_files=draw(st.sampled_from([0, files])),
+        rows=1_000,
+        dead_rows=draw(st.sampled_from([0, 300])),
+        last_compacted_at_ms=draw(st.none() | TIMES.map(lambda ago_ms: NOW - ago_ms)),
+    )
+
+
+@given(POLICIES, streams(), st.floats(0, 1))
+@settings(max_examples=300, deadline=None)
+def test_the_time_that_is_told_is_the_first_at_which_the_stream_is_due(
+    policy: CompactWhen, figures: StreamFigures, part: float
+) -> None:
+    found = decide(figures, policy, NOW, Terms())
+    if isinstance(found, Due):
+        return
+    if found.until_ms is None:
+        later = (NOW + hours * HOUR * 1000 for hours in (1, 5, 24, 100, 1_000))
+        assert not any(isinstance(decide(figures, policy, at_ms, Terms()), Due) for at_ms in later)
+        return
+    assert isinstance(decide(figures, policy, found.until_ms, Terms()), Due)
+    for at_ms in (found.until_ms - 1, NOW + round((found.until_ms - 1 - NOW) * part)):
+        assert not isinstance(decide(figures, policy, at_ms, Terms()), Due)
