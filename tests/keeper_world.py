@@ -239,15 +239,14 @@ class KeeperWorld:
             ends.append(SessionEnded(epoch=1, session_id=pin.session_id, end=end))
         self.records.log(run.job_run_id).append(lambda _: [*ends, _job_run_ended(ends, seconds)])
 
-    def compact(
-        self,
-        stream: PartitionStream,
-        until: int | None = None,
-        path: str | None = None,
-        merged: Sequence[int] | None = None,
-    ) -> bool:
-        """A round that leaves one file, of the deltas up to a position and of these compacted files; None: of all,
-        unless no delta is left. False: there was nothing to do."""
+    def merged(self, stream: PartitionStream) -> Sequence[int] | None:
+        """The compacted files that a round replaces; None: all, and none where no delta is left."""
+        return None
+
+    def compact(self, stream: PartitionStream, until: int | None = None, path: str | None = None) -> bool:
+        """A round that leaves one file, of the deltas up to a position and of the files that it replaces. False: there
+        was nothing to do."""
+        merged = self.merged(stream)
         path = path or self.write_compacted_file(stream)
         snapshot = stream.load().state
         active, compacted = snapshot.active, snapshot.compacted

@@ -131,7 +131,7 @@ class KeeperServices:
     Attributes:
         queue: None: nothing is sent, as in a plan
         room, pool: where sessions run, from which their time and money are predicted: see `expected_cost`
-        open_glue: opens the Glue Data Catalog, which is led to what is published"""
+        open_glue: opens the Glue Data Catalog, which is led to what is published; None: nothing is, as in a plan"""
 
     lake: DeltaCatalog
     records: JobRunStore

@@ -143,9 +143,8 @@ class LakeUpkeep:
 
     def _do(self, step: str, work: Callable[[], Upkeep], now_ms: int, *, whole: bool) -> Upkeep:
         """`whole`: for all tables."""
-        noted = self._noted()
-        begun = {each: at_ms for each, at_ms in noted.begun_at_ms.items() if each != step}
-        self._note(noted.model_copy(update={"begun_at_ms": {**begun, step: now_ms}}))
+        noted = self._without(step)
+        self._note(noted.model_copy(update={"begun_at_ms": {**noted.begun_at_ms, step: now_ms}}))
         try:
             done = work()
         except Exception:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -105,13 +105,7 @@ class _RealWorld(KeeperWorld):
     def write_compacted_file(self, _: PartitionStream) -> str:
         return ""
 
-    def compact(
-        self,
-        stream: PartitionStream,
-        until: int | None = None,
-        path: str | None = None,
-        merged: Sequence[int] | None = None,
-    ) -> bool:
+    def compact(self, stream: PartitionStream, until: int | None = None, path: str | None = None) -> bool:
         (session,) = compact(stream.table_id, {"id"}, delta_catalog_client=self.lake).sessions
         return session.rounds > 0
 

@@ -115,6 +115,17 @@ FULL_FILE_BYTES = 20_000
 leaves a file beside those that are there, and merges small ones. In the other tables it replaces all."""
 
 
+class SimulatedWorld(KeeperWorld):
+    """Where rounds of some tables merge small files, and those of the others replace all: see `FULL_FILE_BYTES`."""
+
+    def merged(self, stream: PartitionStream) -> Sequence[int] | None:
+        table, compacted = self.lake.table(stream.table_id), stream.load().state.compacted
+        if table.properties.bytes_per_compacted_file != FULL_FILE_BYTES:
+            return None
+        files = {} if compacted is None else compacted.files
+        return next(iter(small_files_to_merge(files, (), merge_limits(table.properties))), ())
+
+
 @dataclass
 class _Chances:
     """How likely each fault is."""
@@ -268,7 +279,7 @@ class KeptDispatchers(World):
         stream = self._stream(spec)
         last, compacted = spec.source_position, stream.load().state.compacted
         done = 0 if compacted is None else compacted.processed.position
-        if last is None or (last <= done and not self._merged(stream)):
+        if last is None or (last <= done and not self._of.world.merged(stream)):
             return NothingToDo()
         return SessionPlan(
             spec=spec,
@@ -290,21 +301,13 @@ class KeptDispatchers(World):
         stream, path = self._stream(spec), self._files.pop((spec.session_id, member.attempt))
         self._of.check_files(f"an attempt of {spec.session_id}", [path])
         by, until = self._committed.get(str(stream), (spec.job_run.job_run_id, 0))
-        has_committed = self._of.world.compact(stream, spec.source_position, path, self._merged(stream))
+        has_committed = self._of.world.compact(stream, spec.source_position, path)
         if by != spec.job_run.job_run_id and (until > (spec.source_position or 0) or not has_committed):
             self.wrong(f"{spec.session_id} was overtaken by {by} on {stream}")
         self._committed[str(stream)] = (spec.job_run.job_run_id, spec.source_position or 0)
 
     def cost(self, spec: SessionSpec) -> Cost | None:
         return self._of.pay(spec)
-
-    def _merged(self, stream: PartitionStream) -> Sequence[int] | None:
-        """The compacted files that a round replaces; None: all, and none where no delta is left."""
-        table, compacted = self._of.world.lake.table(stream.table_id), stream.load().state.compacted
-        if table.properties.bytes_per_compacted_file != FULL_FILE_BYTES:
-            return None
-        files = {} if compacted is None else compacted.files
-        return next(iter(small_files_to_merge(files, (), merge_limits(table.properties))), ())
 
     def _stream(self, spec: SessionSpec) -> PartitionStream:
         return self._of.world.lake.table(spec.job_run.source_table_id).stream(spec.partition)
@@ -326,7 +329,9 @@ class Keepers:
         self._days = days
         around = Surroundings(seed)
         self.chance, self._scheduler = around.chance, around.scheduler
-        self.world = KeeperWorld(remote=False, clock=around.clock, shared_state=around.state, shared_queue=around.queue)
+        self.world = SimulatedWorld(
+            remote=False, clock=around.clock, shared_state=around.state, shared_queue=around.queue
+        )
         self.violations: list[str] = []
         self.decisions = self.deleted_files = 0
         self._chances = self.chance.choice(

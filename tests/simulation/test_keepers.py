@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 
@@ -64,14 +64,8 @@ LEFT = "ACME.LEFT.V1"
 class LeavesOneTable(KeeperWorld):
     """Whose job runs have nothing to do on one table, whatever its figures say."""
 
-    def compact(
-        self,
-        stream: PartitionStream,
-        until: int | None = None,
-        path: str | None = None,
-        merged: Sequence[int] | None = None,
-    ) -> bool:
-        return stream.table_id != LEFT and super().compact(stream, until, path, merged)
+    def compact(self, stream: PartitionStream, until: int | None = None, path: str | None = None) -> bool:
+        return stream.table_id != LEFT and super().compact(stream, until, path)
 
 
 class TurnsStore:

@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 @pytest.mark.spark
 @pytest.mark.slow
 def test_tasks_that_end_while_spark_stops_since_another_one_has_failed_leave_no_stack() -> None:
-    """Which of them end within the stop is chance: while Spark said so, 12 of 19 runs of such a process left one."""
+    """Which of them end within the stop is chance: as long as Spark says so, most runs of this process leave one."""
     command = [sys.executable, failing_program.__file__]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     environment.pop("JDK_JAVA_OPTIONS")  # Java says that it has seen them
