@@ -34,6 +34,9 @@ from compactor.tabular import SharedParquet, TabularFile, begin_soon, check_row_
 PIECE_BYTES = 4 * 1024 * 1024
 """Bytes of a piece: smaller row groups of a file that follow each other are one."""
 
+THREADED_BYTES_MIN = 1024 * 1024
+"""Bytes of local pieces beside the largest one from which on several threads read: fewer are not worth a start."""
+
 PIECES_AHEAD = 16
 """Remote pieces that are requested before they are read, as far as there is room."""
 
@@ -111,13 +114,17 @@ class ScanPiece:
 
 def plan_pieces(
     location: StoreLocation, files: Sequence[ScanFile], columns: ReadColumns, threads: int
-) -> list[ScanPiece]:
-    """The pieces of the files, in order."""
+) -> tuple[list[ScanPiece], int]:
+    """The pieces of the files, in order, and by how many threads they are read, at most `threads`; 1: the caller's."""
     row_groups = [_row_groups_to_read(scanned) for scanned in files]
+    sizes = [size for of_file in row_groups for _, size in of_file]
+    beside_largest = sum(sizes) - max(sizes, default=0)
+    threads = threads if location.is_remote or beside_largest >= THREADED_BYTES_MIN else 1
     # Of few pieces, several threads decode the columns of one.
-    use_threads = sum(map(len, row_groups)) < 2 * threads
+    use_threads = threads == 1 or len(sizes) < 2 * threads
     opened = [_OpenFile(location, scanned, columns, use_threads) for scanned in files]
-    return [ScanPiece(file, each) for file, of_file in zip(opened, row_groups, strict=True) for each in of_file]
+    pieces = [ScanPiece(file, each) for file, of_file in zip(opened, row_groups, strict=True) for each, _ in of_file]
+    return pieces, threads
 
 
 def readers_of(pieces: Sequence[ScanPiece]) -> list[Callable[[], Batches]]:
@@ -131,14 +138,14 @@ def readers_of(pieces: Sequence[ScanPiece]) -> list[Callable[[], Batches]]:
     return [partial(read, number) for number in range(len(pieces))]
 
 
-def _row_groups_to_read(scanned: ScanFile) -> list[list[int] | None]:
-    """The row groups of each piece of a file, by the log. Those without a row that is kept are left out."""
+def _row_groups_to_read(scanned: ScanFile) -> list[tuple[list[int] | None, int]]:
+    """The row groups and bytes of each piece of a file, by the log. Those without a row that is kept are left out."""
     sizes = scanned.file.row_groups
     if scanned.file.content_type is not ContentType.PARQUET or not sizes:
-        return [None]
+        return [(None, scanned.file.size_bytes)]
     starts = list(accumulate((size.rows for size in sizes), initial=0))
     kept = None if scanned.kept is None else np.searchsorted(scanned.kept, starts)
-    pieces: list[list[int] | None] = []
+    pieces: list[tuple[list[int] | None, int]] = []
     piece: list[int] = []
     piece_bytes = 0
     for number, size in enumerate(sizes):
@@ -146,9 +153,9 @@ def _row_groups_to_read(scanned: ScanFile) -> list[list[int] | None]:
             piece.append(number)
             piece_bytes += size.size_bytes
         if piece_bytes >= PIECE_BYTES:
-            pieces.append(piece)
+            pieces.append((piece, piece_bytes))
             piece, piece_bytes = [], 0
-    return [*pieces, piece] if piece else pieces
+    return [*pieces, (piece, piece_bytes)] if piece else pieces
 
 
 class _OpenFile:

@@ -48,9 +48,6 @@ if TYPE_CHECKING:
     from compactor.catalog.tables import Table
     from compactor.reading.merge_on_read import MergedStream
 
-THREADED_BYTES_MIN = 1024 * 1024
-"""Bytes of a local file from which on threads read it: smaller ones are decoded before a thread has started."""
-
 STREAMS_SAMPLED = 16
 """Partitions of which one must be compacted, or for the merged view have upserts, for a filter to exclude others."""
 
@@ -148,9 +145,7 @@ class Scan:
 
     def _read(self, columns: ReadColumns) -> Iterator[pa.RecordBatch]:
         _refuse_times_out_of_range(self._parts, self.scan_files, [*columns.returned, *columns.filtered])
-        few_bytes = sum(scanned.file.size_bytes for scanned in self.scan_files) < THREADED_BYTES_MIN
-        threads = 1 if few_bytes and not self._location.is_remote else pa.cpu_count()
-        pieces = plan_pieces(self._location, self.scan_files, columns, threads)
+        pieces, threads = plan_pieces(self._location, self.scan_files, columns, pa.cpu_count())
         try:
             yield from batches_in_order(readers_of(pieces), threads)
         finally:

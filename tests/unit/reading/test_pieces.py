@@ -19,7 +19,7 @@ from compactor.catalog.keys import StreamFolder
 from compactor.index.deletion_vectors import write_dead_rows
 from compactor.index.keys import DeletionVectorPath
 from compactor.model.errors import Corrupt
-from compactor.model.files import DataFile
+from compactor.model.files import DataFile, RowGroupSize
 from compactor.model.names import ContentType
 from compactor.reading.ordered_batches import batches_in_order
 from compactor.reading.pieces import ReadColumns, ScanFile, plan_pieces, readers_of
@@ -55,7 +55,7 @@ def read(
     threads: int = THREADS,
 ) -> pa.Table:
     filtered = pa.schema([schema.field(name) for name in filtered_by])
-    pieces = plan_pieces(location, files, ReadColumns(schema, row_filter, filtered), threads)
+    pieces, _ = plan_pieces(location, files, ReadColumns(schema, row_filter, filtered), threads)
     batches = list(batches_in_order(readers_of(pieces), threads))
     assert all(batch.num_rows for batch in batches)
     return pa.Table.from_batches(batches, schema)
@@ -145,7 +145,7 @@ def test_a_scan_is_the_plain_rows_filtered(
     plain = plain if condition is None else plain.filter(condition)
     schema = pa.schema([SCHEMA.field(name) for name in names])
     wanted = ReadColumns(schema, condition, pa.schema([SCHEMA.field(name) for name in filtered_by or names[:1]]))
-    pieces = plan_pieces(location, files, wanted, threads)
+    pieces, _ = plan_pieces(location, files, wanted, threads)
     found = pa.Table.from_batches(list(batches_in_order(readers_of(pieces), threads)), schema)
     assert str(found.to_pylist()) == str(plain.select(names).to_pylist())  # NaN differs from itself
 
@@ -181,9 +181,50 @@ def test_row_groups_without_a_row_that_is_kept_are_not_opened(tmp_path: Path) ->
     schema = pa.schema([("id", pa.int64())])
     path.write_bytes(b"\xff" * 20 + path.read_bytes()[20:])
     assert read(location, [file], schema, None, ["id"])["id"].to_pylist() == [2]
-    assert (
-        plan_pieces(location, [replace(file, kept=np.array([], np.int64))], ReadColumns(schema, None, schema), 1) == []
-    )
+    columns = ReadColumns(schema, None, schema)
+    assert plan_pieces(location, [replace(file, kept=np.array([], np.int64))], columns, 1) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("row_groups_of_files", "threads"),
+    [
+        ([[3_600]], 1),
+        ([[3_600], [40], [40], [40]], 1),  # a table that is kept: a large file and what arrived last
+        ([[3_600], [500], [500]], 1),
+        ([[3_600], [512], [512]], THREADS),
+        ([[2_000], [2_000]], THREADS),
+        ([[3_000, 900]], 1),  # one piece
+        ([[4_096, 1_000]], 1),
+        ([[4_096, 1_024]], THREADS),
+        ([[4_096, 1_024], []], THREADS),
+        ([], 1),
+    ],
+)
+def test_threads_read_where_much_lies_beside_the_largest_piece(
+    row_groups_of_files: list[list[int]], threads: int
+) -> None:
+    """Sizes in KiB."""
+
+    def planned(folder: str) -> int:
+        files = [
+            ScanFile(
+                {},
+                f"{folder}/{number}.parquet",
+                DataFile(
+                    file_number=number,
+                    path=f"{number}.parquet",
+                    content_type=ContentType.PARQUET,
+                    rows=len(row_groups),
+                    size_bytes=sum(row_groups) * 1024,
+                    row_groups=tuple(RowGroupSize(rows=1, size_bytes=size * 1024) for size in row_groups),
+                ),
+            )
+            for number, row_groups in enumerate(row_groups_of_files, 1)
+        ]
+        return plan_pieces(parse_location(folder), files, ReadColumns(SCHEMA, None, SCHEMA), THREADS)[1]
+
+    assert planned("/lake") == threads
+    assert planned("s3://lake") == THREADS  # requests wait side by side
 
 
 def test_a_file_with_other_rows_than_the_log_says_is_damaged(tmp_path: Path) -> None:

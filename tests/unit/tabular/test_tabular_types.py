@@ -184,7 +184,7 @@ def _scanned(
         row_groups=measured.row_groups,
     )
     columns = ReadColumns(schema, row_filter, pa.schema([schema.field("c")]))
-    pieces = plan_pieces(location, [ScanFile({}, file.uri, entry)], columns, 1)
+    pieces, _ = plan_pieces(location, [ScanFile({}, file.uri, entry)], columns, 1)
     return pa.Table.from_batches([batch for piece in pieces for batch in piece.read()], schema)
 
 
