@@ -204,7 +204,10 @@ def _compacted(table: pa.Table) -> CompactedStream:
 
 
 def _kind(table: pa.Table, name: str) -> pa.Array:
-    return table.column(name).drop_null().combine_chunks()
+    """The rows of a kind, from the first to the last. A slice, for a filter copies every field."""
+    column = table.column(name).combine_chunks()
+    present = column.is_valid().to_numpy(zero_copy_only=False).nonzero()[0]
+    return column.slice(present[0], present[-1] + 1 - present[0]) if len(present) else column.slice(0, 0)
 
 
 def _present(values: list[ValueT | None]) -> list[ValueT]:
