@@ -6,11 +6,11 @@ canonical bytes, then the bytes; 0xFFFFFFFF alone for null. So ('ab', 'c') and (
 
 from collections.abc import Sequence
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
 from compactor.kernels.canonical import CanonicalColumn, FixedColumn
+from compactor.kernels.compilation import kernel
 from compactor.kernels.sha1 import Digests, sha1
 from compactor.model.errors import Invalid
 
@@ -78,13 +78,13 @@ def _frame(columns: Sequence[CanonicalColumn], rows: int) -> tuple[npt.NDArray[n
     return messages, offsets
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _write_frame(messages, at, length):  # type: ignore[no-untyped-def]
     for byte in range(4):
         messages[at + byte] = (length >> np.uint32(8 * byte)) & np.uint32(0xFF)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _write_fixed(values, valid, messages, cursor):  # type: ignore[no-untyped-def]
     width = values.shape[1]
     for row in range(values.shape[0]):
@@ -99,7 +99,7 @@ def _write_fixed(values, valid, messages, cursor):  # type: ignore[no-untyped-de
         cursor[row] = at + 4 + width
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _write_variable(offsets, data, valid, messages, cursor):  # type: ignore[no-untyped-def]
     for row in range(offsets.size - 1):
         at = cursor[row]

@@ -17,7 +17,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from compactor.kernels.compilation import copy_bytes
+from compactor.kernels.compilation import copy_bytes, kernel
 from compactor.kernels.sha1 import Digests
 from compactor.model.errors import Invalid
 
@@ -240,13 +240,13 @@ def _part(word, part_bits):  # type: ignore[no-untyped-def]
     return np.int64(np.uint64(word) >> np.uint64(32 - part_bits))
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _count(digests, part_bits, counts):  # type: ignore[no-untyped-def]
     for row in range(digests.shape[0]):
         counts[_part(digests[row, 0], part_bits)] += 1
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _scatter(  # type: ignore[no-untyped-def]
     digests, indices, values, first, part_bits, cursor, out_digests, out_row_numbers, out_indices, out_values
 ):
@@ -263,7 +263,7 @@ def _scatter(  # type: ignore[no-untyped-def]
         copy_bytes(to_values, at * width, from_values, row * width, width)  # type: ignore[call-arg]
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _renumber(starts, counts, row_numbers, firsts, moved):  # type: ignore[no-untyped-def]
     """Adds to each row's number what its piece has moved. The rows of a part are in the order of the pieces."""
     for part in range(counts.size):
@@ -274,7 +274,7 @@ def _renumber(starts, counts, row_numbers, firsts, moved):  # type: ignore[no-un
             row_numbers[row] += moved[piece]
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _sorts_after(digests, left, right):  # type: ignore[no-untyped-def]
     """Whether row `left` sorts after row `right`, given that their first two words are equal."""
     for word in range(2, 5):
@@ -283,7 +283,7 @@ def _sorts_after(digests, left, right):  # type: ignore[no-untyped-def]
     return False
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _order_part(digests, part_bits, slot_bits, starts, cursor, heads, order):  # type: ignore[no-untyped-def]
     """The order of a part's rows: a scatter by the bits that follow the part's, and insertion into tiny runs. Rows of a
     digest are in the order in which they stood.
@@ -323,7 +323,7 @@ def _slot_bits(rows):  # type: ignore[no-untyped-def]
     return bits
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _order_rows_of_keys(digests, row_numbers, heads, order):  # type: ignore[no-untyped-def]
     """Puts rows of one digest, which follow each other, in the order of their numbers."""
     begin = 0
@@ -349,7 +349,7 @@ def _order_rows_of_keys(digests, row_numbers, heads, order):  # type: ignore[no-
         begin = end
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _sort_parts(starts_of_parts, counts, part_bits, digests, row_numbers, indices, values):  # type: ignore[no-untyped-def]
     """Sorts each part, and moves them together: afterwards, all rows are at the begin of the arrays.
 

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import TypeVar
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from compactor.kernels.compilation import copy_bytes
+from compactor.kernels.compilation import copy_bytes, kernel
 from compactor.kernels.sha1 import Digests
 
 Int32s = npt.NDArray[np.int32]
@@ -112,7 +111,7 @@ def _check_lengths(kind: str, rows: int, *columns: npt.NDArray[np.generic]) -> N
 
 
 # Arrays are named one by one: out of a tuple, or handed to another function, numba would count references for each row.
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _gather(  # type: ignore[no-untyped-def]
     winning_rows,
     old_digests,

@@ -1,9 +1,9 @@
 """Which hash bucket a digest belongs to, and the stable grouping of rows by it (the paper, hash bucket step, c-f)."""
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from compactor.kernels.compilation import kernel
 from compactor.kernels.sha1 import Digests
 
 
@@ -46,7 +46,7 @@ _ONE_DIVISION_BELOW = 2**29
 """Below this count a sum of five words, each times a remainder, fits 64 bits: one division a row instead of five."""
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _weighted_modulo(digests, weights, count, buckets):  # type: ignore[no-untyped-def]
     for row in range(digests.shape[0]):
         total = np.uint64(0)
@@ -55,7 +55,7 @@ def _weighted_modulo(digests, weights, count, buckets):  # type: ignore[no-untyp
         buckets[row] = np.uint32(total % count)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _modulo(digests, count, buckets):  # type: ignore[no-untyped-def]
     # Long division word by word: the remainder stays below 2^32, so remainder * 2^32 + word fits 64 bits.
     for row in range(digests.shape[0]):
@@ -65,7 +65,7 @@ def _modulo(digests, count, buckets):  # type: ignore[no-untyped-def]
         buckets[row] = np.uint32(remainder)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _scatter(buckets, cursor, order):  # type: ignore[no-untyped-def]
     for row in range(buckets.size):
         bucket = buckets[row]

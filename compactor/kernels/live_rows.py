@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from compactor.kernels.compilation import kernel
 from compactor.kernels.gather import look_up
 from compactor.model.errors import Corrupt
 
@@ -144,14 +144,14 @@ def _pairs(file_numbers: Int32s, row_indices: Int64s) -> tuple[Int32s, Int64s]:
 _OUT_OF_RANGE = "the primary key index, or a deletion vector, points beyond the end of a compacted file"
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _set_bits(dead, bits):  # type: ignore[no-untyped-def]
     for bit in bits:
         dead[bit >> 3] |= np.uint8(1 << (bit & 7))
 
 
 # Both loops are written out: in a shared function numba would count references to its arrays for each pointer.
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _count(states, ordinals, rows_of, starts, dead, file_numbers, row_indices, counts):  # type: ignore[no-untyped-def]
     for row in range(file_numbers.size):
         file_number = file_numbers[row]
@@ -166,7 +166,7 @@ def _count(states, ordinals, rows_of, starts, dead, file_numbers, row_indices, c
     return True
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _select(states, ordinals, rows_of, starts, dead, file_numbers, row_indices, rows):  # type: ignore[no-untyped-def]
     selected = 0
     for row in range(file_numbers.size):

@@ -5,9 +5,10 @@ A number is `width` bytes, the lowest first, without a sign.
 
 from typing import TypeVar
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
+
+from compactor.kernels.compilation import kernel
 
 Bytes = npt.NDArray[np.uint8]
 NumberT = TypeVar("NumberT", np.int32, np.int64)
@@ -43,7 +44,7 @@ def unpack_numbers(packed: Bytes, added: int, numbers: npt.NDArray[NumberT]) -> 
     _unpack(packed, np.int64(added), numbers)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _pack(numbers, added, packed):  # type: ignore[no-untyped-def]
     for row in range(numbers.size):
         rest = np.uint64(np.int64(numbers[row]) + added)
@@ -52,7 +53,7 @@ def _pack(numbers, added, packed):  # type: ignore[no-untyped-def]
             rest >>= np.uint64(8)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _unpack(packed, added, numbers):  # type: ignore[no-untyped-def]
     for row in range(numbers.size):
         number = np.uint64(0)

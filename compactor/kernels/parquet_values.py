@@ -10,7 +10,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from compactor.kernels.compilation import copy_bytes
+from compactor.kernels.compilation import copy_bytes, kernel
 
 Bytes = npt.NDArray[np.uint8]
 Codes = npt.NDArray[np.uint32]
@@ -84,7 +84,7 @@ def extremes(values: Bytes, starts: Int64s, ends: Int64s, flipped: int) -> tuple
     return int(low), int(high)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _take_codes(codes, value_numbers, used, taken):  # type: ignore[no-untyped-def]
     for number in range(value_numbers.size):
         code = codes[value_numbers[number]]
@@ -98,7 +98,7 @@ def _length(values, start):  # type: ignore[no-untyped-def]
     return low | (np.int64(values[start + 2]) << 16) | (np.int64(values[start + 3]) << 24)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _find_byte_arrays(values, starts):  # type: ignore[no-untyped-def]
     start, end = starts[0], np.int64(values.size)
     for value in range(starts.size - 1):
@@ -111,7 +111,7 @@ def _find_byte_arrays(values, starts):  # type: ignore[no-untyped-def]
     return True
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _take_byte_arrays(values, starts, ends, value_numbers, page, start):  # type: ignore[no-untyped-def]
     for number in range(value_numbers.size):
         value = value_numbers[number]
@@ -132,7 +132,7 @@ def _prefix(values, start, end, flipped):  # type: ignore[no-untyped-def]
     return prefix ^ (np.uint64(flipped) << np.uint64(56))
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _is_less(values, start, end, other_start, other_end):  # type: ignore[no-untyped-def]
     """Compares values whose first eight bytes are equal."""
     common = min(end - start, other_end - other_start)
@@ -143,7 +143,7 @@ def _is_less(values, start, end, other_start, other_end):  # type: ignore[no-unt
     return end - start < other_end - other_start
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _extremes(values, starts, ends, flipped):  # type: ignore[no-untyped-def]
     low = high = 0
     low_prefix = high_prefix = _prefix(values, starts[0], ends[0], flipped)
@@ -190,7 +190,7 @@ def _unpack_groups(page, position, bit_width, codes):  # type: ignore[no-untyped
     return position
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _unpack(page, position, bit_width, codes):  # type: ignore[no-untyped-def]
     end, filled = page.size, 0
     value_bytes = (bit_width + 7) // 8
@@ -240,7 +240,7 @@ def _is_run(codes, first):  # type: ignore[no-untyped-def]
     return same
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _pack(codes, bit_width, page, position):  # type: ignore[no-untyped-def]
     value_bytes = (bit_width + 7) // 8
     first = 0

@@ -10,6 +10,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from compactor.kernels.compilation import kernel
 from compactor.model.errors import Corrupt
 
 Int32s = npt.NDArray[np.int32]
@@ -182,7 +183,7 @@ def _survivors_before(row_number, marks, before):  # type: ignore[no-untyped-def
     return before[row_number >> 6] + _count_ones(marks[row_number >> 6] & earlier_in_word)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _mark(rows, counted, row_numbers, marks):  # type: ignore[no-untyped-def]
     for survivor in range(rows.size):
         if counted[survivor]:
@@ -190,7 +191,7 @@ def _mark(rows, counted, row_numbers, marks):  # type: ignore[no-untyped-def]
             marks[row_number >> 6] |= np.uint64(1) << np.uint64(row_number & 63)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _sum_up(marks, before, file_bounds, first):  # type: ignore[no-untyped-def]
     for word in range(1, marks.size):
         before[word] = before[word - 1] + _count_ones(marks[word - 1])
@@ -198,7 +199,7 @@ def _sum_up(marks, before, file_bounds, first):  # type: ignore[no-untyped-def]
         first[file] = _survivors_before(file_bounds[file], marks, before)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _rank(rows, counted, row_numbers, files, marks, before, first, ranks):  # type: ignore[no-untyped-def]
     for survivor in range(rows.size):
         ranks[survivor] = 0
@@ -207,7 +208,7 @@ def _rank(rows, counted, row_numbers, files, marks, before, first, ranks):  # ty
             ranks[survivor] = _survivors_before(row_numbers[row], marks, before) - first[files[row]]
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _find_files(row_numbers, file_bounds, guesses, shift, files):  # type: ignore[no-untyped-def]
     for row in range(row_numbers.size):
         row_number = row_numbers[row]
@@ -217,7 +218,7 @@ def _find_files(row_numbers, file_bounds, guesses, shift, files):  # type: ignor
         files[row] = file
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _point(parts, ranks, first_offsets, first_file_numbers, rows_per_file, file_numbers, row_indices):  # type: ignore[no-untyped-def]
     for row in range(parts.size):
         part = parts[row]
@@ -228,7 +229,7 @@ def _point(parts, ranks, first_offsets, first_file_numbers, rows_per_file, file_
             row_indices[row] = offset - number * rows_per_file
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _count_rows(parts, counts):  # type: ignore[no-untyped-def]
     for row in range(parts.size):
         part = parts[row]
@@ -239,7 +240,7 @@ def _count_rows(parts, counts):  # type: ignore[no-untyped-def]
     return True
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _group_by_part(parts, row_indices, first_rows, rows_of_parts, bounds, cursor, grouped):  # type: ignore[no-untyped-def]
     for row in range(parts.size):
         part = parts[row]
@@ -252,7 +253,7 @@ def _group_by_part(parts, row_indices, first_rows, rows_of_parts, bounds, cursor
     return True
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _rank_by_part(bounds, grouped, marks, before):  # type: ignore[no-untyped-def]
     """Puts ranks in place of the row indices. False if a row occurs twice, because it would share its rank."""
     for part in range(bounds.size - 1):
@@ -273,7 +274,7 @@ def _rank_by_part(bounds, grouped, marks, before):  # type: ignore[no-untyped-de
     return True
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _ungroup(parts, cursor, grouped, ranks):  # type: ignore[no-untyped-def]
     for row in range(parts.size):
         part = parts[row]
@@ -282,7 +283,7 @@ def _ungroup(parts, cursor, grouped, ranks):  # type: ignore[no-untyped-def]
             cursor[part] += 1
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _put_in_order(parts, ranks, row_indices, starts, ordered):  # type: ignore[no-untyped-def]
     for row in range(parts.size):
         part = parts[row]

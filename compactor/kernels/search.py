@@ -7,6 +7,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from compactor.kernels.compilation import kernel
 from compactor.kernels.sha1 import Digests
 
 
@@ -27,7 +28,7 @@ def _native(word):  # type: ignore[no-untyped-def]
     return np.uint32(swapped | ((word >> np.uint32(8)) & np.uint32(0xFF00)) | (word >> np.uint32(24)))
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _compare(raw, position, digests, row):  # type: ignore[no-untyped-def]
     for column in range(5):
         one, other = _native(raw[position, column]), digests[row, column]
@@ -36,7 +37,7 @@ def _compare(raw, position, digests, row):  # type: ignore[no-untyped-def]
     return 0
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _find(raw, digests, found):  # type: ignore[no-untyped-def]
     rows, hits, low = raw.shape[0], 0, 0
     for row in range(digests.shape[0]):

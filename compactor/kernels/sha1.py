@@ -13,7 +13,7 @@ from numba.core import cgutils, config, types
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
-from compactor.kernels.compilation import copy_bytes
+from compactor.kernels.compilation import copy_bytes, kernel
 
 Digests: TypeAlias = npt.NDArray[np.uint32]
 
@@ -45,7 +45,7 @@ def _mix(a, chosen, e, constant, scheduled):  # type: ignore[no-untyped-def]
     return np.uint32(_rotate(a, 5) + chosen + e + np.uint32(constant) + scheduled)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def add_block_portably(state, block):  # type: ignore[no-untyped-def]
     """Adds a block, uint8 (64,), to the state, uint32 (5,) (section 6.1.2)."""
     schedule = np.empty(80, np.uint32)
@@ -158,7 +158,7 @@ def _fill_block(messages, start, length, number, blocks, at):  # type: ignore[no
             blocks[at + 63 - byte] = np.uint8((bits >> np.uint64(8 * byte)) & np.uint64(0xFF))
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _sha1(messages, offsets, digests):  # type: ignore[no-untyped-def]
     # Several messages are processed side by side, so that a block's bytes are stored well before they are read as
     # vectors. Read immediately, they could not be forwarded, and each block would wait for its stores.

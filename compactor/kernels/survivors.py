@@ -10,10 +10,10 @@ older than its retention, measured in stream positions from the row at hand, no 
 
 from dataclasses import dataclass
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from compactor.kernels.compilation import kernel
 from compactor.kernels.sha1 import Digests
 
 UPSERT, DELETE, DELETE_WITHOUT_SORT_VALUES = 0, 1, 2
@@ -127,7 +127,7 @@ def _check(remembered: RememberedKeys, arriving: ArrivingRows) -> None:
         raise ValueError(f"{len(arriving.operations)} files have operations, {len(arriving.positions)} positions")
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _compare(left, left_row, right, right_row):  # type: ignore[no-untyped-def]
     """-1, 0 or 1: how two rows of two matrices compare, first column first."""
     for column in range(left.shape[1]):
@@ -137,7 +137,7 @@ def _compare(left, left_row, right, right_row):  # type: ignore[no-untyped-def]
     return 0
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _is_expired(outcome, tombstone_position, position, retention):  # type: ignore[no-untyped-def]
     if outcome != TOMBSTONE or retention < 0:
         return False
@@ -145,7 +145,7 @@ def _is_expired(outcome, tombstone_position, position, retention):  # type: igno
     return np.uint64(position) - np.uint64(tombstone_position) > np.uint64(retention)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _replaces(row, winning_row, old_sort, sort, files, operations):  # type: ignore[no-untyped-def]
     """Whether an arriving row replaces the winning row of its key. A tombstone's age is not considered here."""
     remembered = old_sort.shape[0]
@@ -158,7 +158,7 @@ def _replaces(row, winning_row, old_sort, sort, files, operations):  # type: ign
     return _compare(sort, row, sort, winning_row - remembered) >= 0
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _outcome_of(operation, by_position_alone):  # type: ignore[no-untyped-def]
     """The outcome of a key whose winning row is an arriving one."""
     if operation == UPSERT:
@@ -167,7 +167,7 @@ def _outcome_of(operation, by_position_alone):  # type: ignore[no-untyped-def]
     return FORGOTTEN if by_position_alone or operation == DELETE_WITHOUT_SORT_VALUES else TOMBSTONE
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _outcome_at(horizon, outcome, tombstone_position, retention, leaves_mark):  # type: ignore[no-untyped-def]
     """The outcome at the end of the round: a tombstone may have expired, a forgotten key may leave a mark."""
     if _is_expired(outcome, tombstone_position, horizon, retention):
@@ -175,7 +175,7 @@ def _outcome_at(horizon, outcome, tombstone_position, retention, leaves_mark):  
     return ERASED if outcome == FORGOTTEN and leaves_mark else outcome
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _fold(  # type: ignore[no-untyped-def]
     old_digests,
     old_sort,

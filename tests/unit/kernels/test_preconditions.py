@@ -199,5 +199,5 @@ def test_two_keys_that_point_at_one_row_are_damage() -> None:
 )
 def test_every_module_with_unchecked_loops_states_its_preconditions(path: Path) -> None:
     source = path.read_text()
-    if "@nb.njit" in source or "raw_memcpy" in source:
+    if "@kernel" in source or "raw_memcpy" in source:
         assert "Precondition" in source
