@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 from pydantic import Field, JsonValue
 
 from compactor.log.keys import CheckpointObject, HintObject, WholeCheckpointObject
+from compactor.log.row_files import SMALL_ROWS, parse_rows, render_rows
 from compactor.log_context import LOG, Logged
 from compactor.model.clock import Clock
 from compactor.model.document import Document
@@ -50,7 +51,6 @@ KEPT_BYTES_RATIO = 6
 KEPT_BYTES_MIN = 4_000_000
 """Bytes that they may have in any case: those of two weeks of deltas that retire after one have about so many."""
 
-SMALL_ROWS = 512
 MERGED_ENTRIES = 16 * CHECKPOINT_ENTRIES
 """Small pieces are merged at its multiples: checkpoints there share pieces with later ones, and are kept for long."""
 
@@ -580,28 +580,3 @@ def _joined(tables: Sequence[pa.Table]) -> pa.Table:
     import pyarrow as pa
 
     return pa.concat_tables(tables, promote_options="permissive") if len(tables) > 1 else tables[0]
-
-
-def render_rows(table: pa.Table) -> bytes:
-    """As a Parquet file with checksums."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    sink = pa.BufferOutputStream()
-    is_small = table.num_rows < SMALL_ROWS  # dictionaries of a few values are longer than the values
-    pq.write_table(
-        table, sink, compression="zstd", write_page_checksum=True, write_statistics=False, use_dictionary=not is_small
-    )
-    rendered: bytes = sink.getvalue().to_pybytes()
-    return rendered
-
-
-def parse_rows(body: bytes) -> pa.Table:
-    """Raises an Arrow error for what is no such file.
-
-    Without PyArrow's scan of data sets, which costs more than the reading of a small piece."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    parquet = pq.ParquetFile(pa.BufferReader(body), page_checksum_verification=True)
-    return parquet.read(use_threads=len(body) > 1024 * 1024)

@@ -207,9 +207,9 @@ class DurableLog(Generic[StateT, ActionT]):
             return self._replay_listed(log_state, self._listed_after(log_state.entry_number))
         with ThreadPoolExecutor(1) as thread:
             checkpoint = thread.submit(self._checkpoints.nearest, None)
-            last = max(self._numbers(listed), default=0)
+            last = max(_numbers_of(self.folder, listed), default=0)
             due = last // self._format.checkpoint_entries * self._format.checkpoint_entries
-            read = self._read_all([number for number in self._numbers(listed) if number > due])
+            read = self._read_all([number for number in _numbers_of(self.folder, listed) if number > due])
             log_state = checkpoint.result() or LogState(0, self._format.initial)
         return self._replay_listed(log_state, listed, read)
 
@@ -220,7 +220,7 @@ class DurableLog(Generic[StateT, ActionT]):
         read: Mapping[int, Entry[ActionT]] = MappingProxyType({}),
     ) -> LogState[StateT]:
         """`read`: entries that were read already. Ends before the first missing number, as a log does, or raises."""
-        numbers = [number for number in self._numbers(listed) if number > log_state.entry_number]
+        numbers = [number for number in _numbers_of(self.folder, listed) if number > log_state.entry_number]
         entries = {**read, **self._read_all([number for number in numbers if number not in read])}
         while (entry := entries.get(log_state.entry_number + 1)) is not None:
             log_state = self._apply(log_state, entry)
@@ -234,10 +234,6 @@ class DurableLog(Generic[StateT, ActionT]):
 
     def _listed_after(self, number: int) -> list[ObjectEntry]:
         return list(self._store.list(f"{self.folder}/", self._entries.key(number)))
-
-    def _numbers(self, listed: Sequence[ObjectEntry]) -> list[int]:
-        names = (entry.key.removeprefix(f"{self.folder}/").removesuffix(".json") for entry in listed)
-        return [int(name) for name in names if len(name) == NUMBER_DIGITS and name.isdigit()]
 
     def _replay(self, log_state: LogState[StateT], as_of: int | None) -> LogState[StateT]:
         while as_of is not None and as_of - log_state.entry_number > 1:  # entries up to `as_of` exist
@@ -301,7 +297,7 @@ class DurableLog(Generic[StateT, ActionT]):
         next_number = log_state.entry_number + 1
         if listed is None or listed.key == self._entries.key(next_number):  # the next one was written meanwhile
             return
-        if not log_state.entry_number or self._numbers([listed]):
+        if not log_state.entry_number or _numbers_of(self.folder, [listed]):
             raise _lacks(self.folder, next_number)
 
     def entry_number_at(self, at_ms: int, end: LogState[StateT] | None = None) -> int:
@@ -444,6 +440,12 @@ class DurableLog(Generic[StateT, ActionT]):
         # The entry is durable, so the append has succeeded; the next reader replays more entries.
         with Logged("checkpoint_not_written", Unavailable, log=self.folder):
             self.write_checkpoint(log_state)
+
+
+def _numbers_of(folder: str, listed: Sequence[ObjectEntry]) -> list[int]:
+    """Of the entries among what was listed."""
+    names = (entry.key.removeprefix(f"{folder}/").removesuffix(".json") for entry in listed)
+    return [int(name) for name in names if len(name) == NUMBER_DIGITS and name.isdigit()]
 
 
 def _lacks(folder: str, number: int) -> Corrupt:

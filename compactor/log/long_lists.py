@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from pydantic import BaseModel, Field
 
-from compactor.log.checkpoints import parse_rows, render_rows
+from compactor.log.row_files import parse_rows, render_rows
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt
 

@@ -33,6 +33,7 @@ import pyarrow as pa
 from compactor.catalog.compact_when import CompactWhen
 from compactor.catalog.stream import PartitionStream
 from compactor.log import checkpoints
+from compactor.log.row_files import parse_rows
 from compactor.maintenance.garbage import find_garbage
 from compactor.maintenance.named_files import paths_of_snapshot
 from compactor.model.errors import LithifyError, Unavailable
@@ -642,7 +643,7 @@ def without_rows() -> None:
     vars(pinning)["read_schema"] = lambda *_: pa.schema([("id", pa.int64())])
     vars(lag_board)["write_sample"] = _write_empty_sample
     vars(lag_samples)["_read"] = lambda store, key: _NO_SAMPLES if store.read(key) is not None else None
-    vars(checkpoints)["parse_rows"] = lru_cache(KEPT_RESULTS)(checkpoints.parse_rows)
+    vars(checkpoints)["parse_rows"] = lru_cache(KEPT_RESULTS)(parse_rows)
     vars(table_keeper)["expected_cost"] = _rounded_cost
     vars(outcome)["session_cost"] = _told_cost
 
