@@ -7,6 +7,7 @@ import faulthandler
 import gc
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 # process of pytest-xdist all tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# `nohup make test &` ignores Ctrl-C, and so would all that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A slow machine is no failure. A failure is shrunk and not explained: to explain it, Hypothesis traces every line while
 # it shrinks, which takes minutes.

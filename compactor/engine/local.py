@@ -2,10 +2,8 @@
 
 import os
 import re
-import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -19,6 +17,7 @@ from compactor.engine.java_home import find_java_home, utf8_locale
 from compactor.engine.prestart import prestart_workers
 from compactor.engine.settings import JOB_SETTINGS, LOCAL_SETTINGS, driver_settings
 from compactor.log_context import LOG, is_verbose
+from compactor.model.interrupts import deferred_interrupts
 from compactor.model.machine import free_disk_bytes, usable_cores, usable_memory_bytes
 from compactor.planning.machine_share import guest_share
 from compactor.planning.sizing import Resources
@@ -49,7 +48,7 @@ def local_spark(app_name: str, master: str | None = None) -> Iterator[SparkConte
     spark: SparkContext | None = None
     try:
         # An interrupt here would leave an unreachable Java process. A Java that is fully launched ends with this
-        # process.
+        # process. A SparkContext installs a handler of its own, which fails once Spark is stopped.
         with deferred_interrupts():
             spark = SparkContext(conf=conf)
         _silence_java_exit(spark)
@@ -62,23 +61,6 @@ def local_spark(app_name: str, master: str | None = None) -> Iterator[SparkConte
                 # Else tasks that end while it stops, after another one has failed, leave stacks that say so.
                 spark.setLogLevel("ERROR" if is_verbose() else "OFF")
             stop_spark(spark)
-
-
-@contextmanager
-def deferred_interrupts() -> Iterator[None]:
-    """Defers Ctrl-C to the end of the block, and restores the signal handler: a SparkContext installs its own, which
-    fails once Spark is stopped. Only the main thread receives signals."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    interrupted = threading.Event()
-    before = signal.signal(signal.SIGINT, lambda *_: interrupted.set())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before if before is not None else signal.default_int_handler)
-    if interrupted.is_set():
-        raise KeyboardInterrupt
 
 
 def _silence_java_exit(spark: SparkContext) -> None:

@@ -3,13 +3,13 @@
 A kernel is compiled once for a processor and a source, which takes seconds.
 """
 
-import signal
 from collections.abc import Callable
-from types import FrameType
 
 import numba as nb
 from numba.core import cgutils, event, types
 from numba.extending import intrinsic
+
+from compactor.model.interrupts import DeferredInterrupts
 
 _KERNELS_A_SENTENCE = 10
 
@@ -17,44 +17,21 @@ kernel = nb.njit(cache=True, nogil=True)
 """Decorates a function that is compiled at its first call, or loaded from numba's cache."""
 
 
-class _HeldInterrupts(event.Listener):
-    """Keeps Ctrl-C until numba has compiled or loaded what it is at. LLVM calls Python meanwhile, which drops an error
+class _WholeKernels(event.Listener):
+    """Defers Ctrl-C until numba has compiled or loaded what it is at. LLVM calls Python meanwhile, which drops an error
     of such a call: the kernel would be used without a part, and the process end by a segmentation fault."""
 
     def __init__(self) -> None:
-        self._depth = 0
-        self._handler: Callable[[int, FrameType | None], object] | None = None
-        self._interrupted = False
+        self._interrupts = DeferredInterrupts()
 
     def on_start(self, event: object) -> None:
-        before = signal.getsignal(signal.SIGINT)
-        if not callable(before):
-            return  # nothing of Python's is called by an interrupt
-        try:
-            signal.signal(signal.SIGINT, self._hold)
-        except ValueError:
-            return  # only the main thread is interrupted, and this is another one
-        if before != self._hold:
-            self._handler = before
-        self._depth += 1
+        self._interrupts.begin()
 
     def on_end(self, event: object) -> None:
-        if signal.getsignal(signal.SIGINT) != self._hold:
-            return
-        try:
-            signal.signal(signal.SIGINT, self._hold if self._depth > 1 else self._handler)
-        except ValueError:
-            return
-        self._depth -= 1
-        if not self._depth and self._interrupted:
-            self._interrupted = False
-            signal.raise_signal(signal.SIGINT)
-
-    def _hold(self, number: int, frame: FrameType | None) -> None:
-        self._interrupted = True
+        self._interrupts.end()
 
 
-event.register("numba:compiler_lock", _HeldInterrupts())  # type: ignore[no-untyped-call]
+event.register("numba:compiler_lock", _WholeKernels())  # type: ignore[no-untyped-call]
 
 
 class _Compilations(event.Listener):

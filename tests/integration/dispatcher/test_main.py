@@ -157,14 +157,9 @@ def lithify(folder: Path, out: int, *arguments: str) -> subprocess.CompletedProc
     )  # fmt: skip
 
 
-HEARD = "signal.signal(signal.SIGINT, signal.default_int_handler)"
-"""As at a terminal: `nohup make test &` ignores Ctrl-C, and so would all that it starts."""
-
-
 def test_ctrl_c_is_one_sentence_even_while_everything_is_still_being_imported() -> None:
-    program = f"""
+    program = """
         import signal, sys
-        {HEARD}
         class Interrupted:
             def find_spec(self, name, *_):
                 if name == "dispatcher.main":
@@ -237,7 +232,7 @@ def test_ctrl_c_during_a_verb_is_one_sentence_and_exit_code_130(tmp_path: Path, 
     assert result.err.strip() == f"lithify: {INTERRUPTED}"
 
 
-def started_with(verb: str, before: str = HEARD) -> subprocess.CompletedProcess[str]:
+def started_with(verb: str, before: str = "") -> subprocess.CompletedProcess[str]:
     """`lithify` in a process of its own, with `verb` for its verbs. `before`: what its caller has set."""
     program = f"""
 import signal, sys, time, types
