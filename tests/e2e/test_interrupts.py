@@ -123,7 +123,7 @@ def test_ctrl_c_in_a_session_without_spark_leaves_its_rounds_and_the_next_run_do
 
 @pytest.mark.parametrize("when", ["it is loaded", "it writes the index"])
 def test_ctrl_c_in_a_rehash_leaves_no_process_and_a_sound_index(tmp_path: Path, when: str) -> None:
-    folder = lake_of(tmp_path / "lake", deltas=1)
+    folder = lake_of(tmp_path / "lake", deltas=40)  # about as many index files are written
     compact(TABLE, {"id"}, delta_catalog_client=DeltaCatalog.open(folder), hash_bucket_count=1)
     before = index_files(folder)
 
