@@ -3,6 +3,7 @@ nothing but the next look at a thread."""
 
 from __future__ import annotations
 
+import signal
 import socket
 import sys
 import time
@@ -64,3 +65,11 @@ def clock() -> ManualClock:
 @pytest.fixture
 def lake(tmp_path: Path, clock: ManualClock) -> DeltaCatalog:
     return DeltaCatalog.open(tmp_path / "lake", clock=clock)
+
+
+@pytest.fixture
+def interrupts_are_errors() -> Iterator[None]:
+    """As in a process of its own: another test may have left a handler that only notes the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

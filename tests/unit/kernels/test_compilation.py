@@ -12,6 +12,8 @@ from numba.core import event
 
 import compactor.kernels.compilation  # noqa: F401  (which holds interrupts)
 
+pytestmark = pytest.mark.usefixtures("interrupts_are_errors")
+
 
 class Interrupt(event.Listener):
     """Interrupts the process at the first step of a compilation."""
@@ -29,7 +31,7 @@ class Interrupt(event.Listener):
 
 
 @pytest.fixture
-def interrupt() -> Iterator[Interrupt]:
+def interrupt(interrupts_are_errors: None) -> Iterator[Interrupt]:
     interrupt = Interrupt()
     with event.install_listener("numba:run_pass", interrupt):
         yield interrupt

@@ -9,6 +9,8 @@ import pytest
 
 from compactor.model.interrupts import DeferredInterrupts, deferred_interrupts
 
+pytestmark = pytest.mark.usefixtures("interrupts_are_errors")
+
 
 def test_ctrl_c_takes_effect_when_what_must_not_be_interrupted_is_done() -> None:
     before = signal.getsignal(signal.SIGINT)
