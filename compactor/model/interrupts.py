@@ -8,12 +8,15 @@ from types import FrameType
 from typing import TypeAlias
 
 _Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | None
-"""Of a signal; None: one that Python has not installed."""
 
 
 class DeferredInterrupts:
     """From a `begin` to its `end`, Ctrl-C is only noted; the last `end` restores the signal's handler, whatever was
-    installed meanwhile, and calls it. Only the main thread is interrupted: in others nothing is changed."""
+    installed meanwhile, and calls it.
+
+    Only the main thread is interrupted: in others nothing is changed. Nor is it where the program around Python has a
+    handler of its own, which Python could not restore (`signal.getsignal` returns None).
+    """
 
     def __init__(self) -> None:
         self._depth = 0
@@ -23,14 +26,16 @@ class DeferredInterrupts:
     def begin(self) -> None:
         if threading.current_thread() is threading.main_thread():
             if not self._depth:
-                self._handler = signal.signal(signal.SIGINT, self._note)
+                self._handler = signal.getsignal(signal.SIGINT)
+                if self._handler is not None:
+                    signal.signal(signal.SIGINT, self._note)
             self._depth += 1
 
     def end(self) -> None:
         if threading.current_thread() is threading.main_thread():
             self._depth -= 1
-            if not self._depth:
-                signal.signal(signal.SIGINT, signal.default_int_handler if self._handler is None else self._handler)
+            if not self._depth and self._handler is not None:
+                signal.signal(signal.SIGINT, self._handler)
                 if self._interrupted:
                     self._interrupted = False
                     signal.raise_signal(signal.SIGINT)

@@ -28,9 +28,30 @@ def test_ctrl_c_takes_effect_when_what_must_not_be_interrupted_is_done() -> None
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_an_error_in_between_is_not_covered_by_ctrl_c() -> None:
+def test_an_error_in_between_is_raised() -> None:
     with pytest.raises(ValueError, match="no Java"), deferred_interrupts():
         raise ValueError("no Java")
+
+
+def test_ctrl_c_beside_an_error_is_not_lost() -> None:
+    def fail() -> None:
+        with deferred_interrupts():
+            signal.raise_signal(signal.SIGINT)
+            raise ValueError("no Java")
+
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        fail()
+    assert isinstance(interrupted.value.__context__, ValueError)
+
+
+def test_a_handler_of_the_program_around_python_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as around:
+        around.setattr(signal, "getsignal", lambda _: None)
+        with deferred_interrupts():
+            around.undo()
+            assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_only_the_main_thread_handles_signals() -> None:
