@@ -50,7 +50,7 @@ install: $(INSTALLED)  ## use: make .venv from requirements.lock (the targets be
 # The project itself is linked, not copied, so only a change of the lock or of pyproject.toml brings us here again.
 $(INSTALLED): requirements.lock pyproject.toml
 	@$(call make_venv,$(VENV))
-	@echo "Installing what requirements.lock names into $(VENV): some minutes and 1 GB the first time (Spark is most of it)."
+	@echo "Installing what requirements.lock names into $(VENV): some minutes the first time."
 	@$(BIN)/python -m pip install -qq --require-hashes --requirement requirements.lock
 	@echo "Linking Lithify itself into $(VENV)."
 	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .

@@ -117,7 +117,7 @@ class TableProperties(SparseDocument):
     merge_small_files: Annotated[int, Field(ge=0, le=2**63 - 1)] = Field(
         default=8,
         description="a compaction merges the small compacted files of a partition (below a quarter of a full one, "
-        "without keys half) once there are so many; 0: it never does",
+        "without keys half) once there are so many, without keys also the last ones before a larger file; 0: never",
     )
     merge_small_files_share: Annotated[float, Field(ge=0, le=1)] = Field(
         default=0.01, description="and once they are at least this share (0 to 1) of all compacted files"
@@ -154,7 +154,7 @@ class TableProperties(SparseDocument):
     news_hints: bool | None = Field(
         default=None,
         description="writers list the streams that have something to compact: `true` in a table that is created with "
-        "partition keys and `compact_when`; a keeper sets it in tables that get a policy later; `false`: never",
+        "partition keys and `compact_when`; a keeper sets it in others with such keys that it keeps; `false`: never",
     )
 
     partition_by: dict[str, str] = Field(

@@ -165,8 +165,8 @@ def find_unfinished(
 def find_dropped_garbage(
     store: ObjectStore, definition: TableDefinition, clock: Clock, grace_seconds: float
 ) -> StreamGarbage:
-    """Of a table that was dropped: all of its objects but logs and hints, published files and metadata too, once nobody
-    can need them.
+    """Of a table that was dropped: all of its objects but logs and marks of what was dropped, published files and
+    metadata too, once nobody can need them.
 
     A file of a table that was dropped before its grace period, and before its retention if that is longer, is garbage
     if it was written before the grace period too: an append that had opened the table may have written it later."""

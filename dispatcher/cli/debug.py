@@ -18,8 +18,6 @@ from compactor.sessions.keys import SessionLogFolder
 from compactor.sessions.session_log import SESSION_LOG
 from compactor.storage.keys import Key
 from dispatcher.cli.options import (
-    KnownLakeOption,
-    KnownStateOption,
     Output,
     OutputOption,
     RegionOption,
@@ -63,8 +61,8 @@ def show_log(
     key: Annotated[
         str, typer.Argument(metavar="KEY", help="The log's folder in the lake or the state: it ends with log.")
     ],
-    lake: KnownLakeOption = None,
-    state: KnownStateOption = None,
+    lake: Annotated[str | None, typer.Option("--lake", help="The lake that has the log.")] = None,
+    state: Annotated[str | None, typer.Option("--state", help="The state that has the log.")] = None,
     as_of: Annotated[int | None, typer.Option(min=1, help="The last entry to show. Default: the newest.")] = None,
     last: Annotated[int, typer.Option(min=1, help="How many entries to show.")] = ENTRIES_SHOWN,
     s3_endpoint_url: S3EndpointOption = None,

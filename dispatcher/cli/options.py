@@ -68,7 +68,7 @@ DefaultPolicyOption = Annotated[
         "--default-policy",
         autocompletion=lambda: list(Preset),
         help="The policy of tables without `compact_when`: JSON, or a preset. Left out: they are left alone. Tables "
-        "without primary keys are only watched, if it is `manual`.",
+        "that do not declare `primary_keys` are only watched, if it is `manual`.",
     ),
 ]
 PricesOption = Annotated[

@@ -14,8 +14,8 @@ from compactor.storage.object_store import ObjectStore
 from dispatcher.records.metrics_samples import Metric, Sample
 
 TABLES_SHOWN = 100
-"""So many tables have metrics of their own, those that are most behind: each is 8 series, and CloudWatch asks money for
-each. All tables count in the two metrics without a table."""
+"""So many tables have metrics of their own, those that are most behind: each has 5 to 7 series, and CloudWatch asks
+money for each. All tables count in the two metrics without a table."""
 
 TABLE_LAG = Metric("table_lag", "seconds", "For how long the oldest delta has been waiting to be compacted.", False)
 TABLE_LAG_BOUND = Metric("table_lag_bound", "seconds", "The most lag that the table's policy allows.", False)

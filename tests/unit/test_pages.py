@@ -24,8 +24,8 @@ OTHERS_OPTIONS = {
     *("--document-name", "--family", "--parameters", "--query", "--target", "--tasks"),
 }
 """Of Docker and AWS's command line, and of `make`."""
-OF_THE_SERVICE = {"task_token", "task_token_file", "execution_arn"}
-"""Variables that are named where the options are."""
+OF_THE_SERVICE = {"task_token", "task_token_file", "execution_arn", "log_format", "log_level"}
+"""Variables of a process that are no options."""
 
 _PATH = re.compile(r"`((?:[a-z_]+/)+[A-Za-z_]+(?:\.(?:py|md|json|toml|properties))?|[a-z_]+\.(?:py|md))/?`")
 
