@@ -100,7 +100,7 @@ class DeltaPublisher:
     def paths_since(self, since_ms: int) -> frozenset[str]:
         """Keys of the data files and vectors of every version that was the newest one at that time or later."""
         state = self._log.load()
-        recent = [each for each in state.removed if each.deletion_timestamp >= since_ms]
+        recent = [each for each in state.removed.values() if each.deletion_timestamp >= since_ms]
         paths = {self._root + path for path in (*state.adds, *(each.path for each in recent))}
         vectors = [each.deletion_vector for each in state.adds.values()] + [each.deletion_vector for each in recent]
         return frozenset(paths | {self._vector_key(vector) for vector in vectors if vector is not None})

@@ -34,6 +34,10 @@ class VectorReference(_Action):
     cardinality: int
 
 
+LogicalFile: TypeAlias = tuple[str, VectorReference | None]
+"""What Delta's protocol takes for a file: its path, with one vector or none."""
+
+
 class AddFile(_Action):
     path: str
     partition_values: dict[str, str | None]
@@ -42,6 +46,10 @@ class AddFile(_Action):
     data_change: bool = True
     stats: str | None = None
     deletion_vector: VectorReference | None = None
+
+    @property
+    def file(self) -> LogicalFile:
+        return self.path, self.deletion_vector
 
 
 class RemoveFile(_Action):
@@ -54,6 +62,10 @@ class RemoveFile(_Action):
     partition_values: dict[str, str | None] = {}
     size: int = 0
     deletion_vector: VectorReference | None = None
+
+    @property
+    def file(self) -> LogicalFile:
+        return self.path, self.deletion_vector
 
 
 class Format(_Action):
@@ -158,7 +170,8 @@ class DeltaState:
 
     Attributes:
         adds: the live files, by path
-        removed: files and vectors that only earlier versions have: their readers may still need them
+        removed: files that only earlier versions have: their readers may still need them. None is live: of a file that
+            a checkpoint adds and removes, some readers take the last one
         positions: the entry number of each stream's log that is published, by encoded partition
         at_ms: when the newest commit was written, by its writer's clock
         commit_id: of the newest commit"""
@@ -167,20 +180,20 @@ class DeltaState:
     features: Features | None = None
     metadata: MetaData | None = None
     adds: Mapping[str, AddFile] = field(default_factory=dict)
-    removed: tuple[RemoveFile, ...] = ()
+    removed: Mapping[LogicalFile, RemoveFile] = field(default_factory=dict)
     positions: Mapping[str, int] = field(default_factory=dict)
     at_ms: int = 0
     commit_id: str | None = None
 
     def after(self, version: int, actions: Sequence[DeltaAction]) -> Self:
         """The fold with one more commit."""
-        adds, positions, removed = dict(self.adds), dict(self.positions), list(self.removed)
+        adds, positions, removed = dict(self.adds), dict(self.positions), dict(self.removed)
         state = replace(self, version=version)
         for action in actions:
             match action:
                 case RemoveFile():
                     adds.pop(action.path, None)
-                    removed.append(action)
+                    removed[action.file] = action
                 case Transaction():
                     positions[action.app_id] = action.version
                 case MetaData():
@@ -192,5 +205,8 @@ class DeltaState:
                 case AddFile():
                     pass
         # A file with a new vector is removed and added in one commit, in any order.
-        adds |= {action.path: action for action in actions if isinstance(action, AddFile)}
-        return replace(state, adds=adds, positions=positions, removed=tuple(removed))
+        added = [action for action in actions if isinstance(action, AddFile)]
+        adds |= {action.path: action for action in added}
+        for action in added:  # restored
+            removed.pop(action.file, None)
+        return replace(state, adds=adds, positions=positions, removed=removed)

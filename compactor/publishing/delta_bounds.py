@@ -26,7 +26,7 @@ class DeltaBounds:
         ]
         state = DeltaLog(store, table_id, clock).load()
         self._shown = frozenset(self._root + path for path in state.adds)
-        self._removed_at_ms = {self._root + each.path: each.deletion_timestamp for each in state.removed}
+        self._removed_at_ms = {self._root + each.path: each.deletion_timestamp for each in state.removed.values()}
 
     def objects(self) -> Iterator[PublishedObject]:
         for entry, path in self._logged:

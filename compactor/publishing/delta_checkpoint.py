@@ -89,7 +89,7 @@ def write_checkpoint(state: DeltaState) -> tuple[bytes, int]:
         _one("metaData", _META_DATA, state.metadata),
         _column("txn", _txns(state)),
         _column("add", _files(list(state.adds.values()), _ADD)),
-        _column("remove", _files(state.removed, _REMOVE)),
+        _column("remove", _files(list(state.removed.values()), _REMOVE)),
     ]
     table = pa.concat_tables(tables, promote_options="default").select(_SCHEMA.names)
     table = table.cast(_SCHEMA).replace_schema_metadata({_AT_MS: str(state.at_ms).encode()})
@@ -105,12 +105,14 @@ def read_checkpoint(body: bytes, version: int, where: str) -> DeltaState:
         (features,) = _parsed(Features, table.column("protocol"))
         (metadata,) = _parsed(MetaData, table.column("metaData"))
         adds = _parsed(AddFile, table.column("add"))
+        live = {add.file for add in adds}
+        removed = [each for each in _parsed(RemoveFile, table.column("remove")) if each.file not in live]
         return DeltaState(
             version=version,
             features=features,
             metadata=metadata,
             adds={add.path: add for add in adds},
-            removed=tuple(_parsed(RemoveFile, table.column("remove"))),
+            removed={each.file: each for each in removed},
             positions={each.app_id: each.version for each in _parsed(Transaction, table.column("txn"))},
             at_ms=int((table.schema.metadata or {}).get(_AT_MS, b"0")),
         )

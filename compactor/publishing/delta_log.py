@@ -5,6 +5,7 @@ A put whose outcome is unknown is settled by the commit's id (`storage/create_on
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 from compactor.log_context import LOG, Logged
 from compactor.model.clock import Clock
@@ -86,8 +87,8 @@ class DeltaLog:
     def _checkpoint(self, state: DeltaState) -> None:
         """Writes a checkpoint, after the commit. A failure only makes the next reader slower."""
         oldest = state.at_ms - TOMBSTONES_KEPT_MS
-        kept = tuple(each for each in state.removed if each.deletion_timestamp >= oldest)
-        body, rows = write_checkpoint(DeltaState(**{**vars(state), "removed": kept}))
+        kept = {file: each for file, each in state.removed.items() if each.deletion_timestamp >= oldest}
+        body, rows = write_checkpoint(replace(state, removed=kept))
         with Logged("delta_checkpoint_not_written", Unavailable, table=self._table_id):
             self._store.overwrite(DeltaLogCheckpoint(self._table_id, state.version).key, body)
             hint = json.dumps({"version": state.version, "size": rows})

@@ -110,3 +110,19 @@ def test_rounds_on_an_object_store_are_read_as_a_scan_reads_them(tmp_path: Path)
             for name in (each for each in ENGINES if not each.startswith("chdb")):
                 read = Engine(name, environment).read(f"s3://{BUCKET}/lake/{published_folder(name, TABLE_ID)}")
                 check(scanned, read, name)
+
+
+def test_restored_rows_are_read_behind_a_checkpoint_as_a_scan_reads_them(tmp_path: Path, engine: Engine) -> None:
+    lake, table = published_lake(tmp_path, ENGINES[engine.name])
+    entry = None
+    for turn in range(10):  # the tenth version comes with a checkpoint
+        table.append(PARTITIONS[turn > 1], pa.table({"id": [1], "value": [turn]}))
+        compact(TABLE_ID, {"id"}, delta_catalog_client=lake)
+        if turn == 0:
+            entry = table.stream(PARTITIONS[0]).load().entry_number
+        if turn == 1:
+            table.restore(entry, PARTITIONS[0], dry_run=False)
+    read = engine.read(str(tmp_path / published_folder(engine.name, TABLE_ID))).select(["id", "value"])
+    scanned = table.scan().to_table().select(["id", "value"])
+    assert scanned.sort_by("value").column("value").to_pylist() == [0, 9]
+    assert read.sort_by("value").cast(scanned.schema).equals(scanned.sort_by("value").combine_chunks())

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
@@ -248,6 +249,28 @@ def test_readers_of_a_published_table_see_restored_rows(lake: DeltaCatalog, tabl
     _compact(lake)
     table.restore(entry, EU, dry_run=False)
     assert _read(lake) == [(1, "EU")]
+
+
+def test_a_checkpoint_after_a_restore_does_not_remove_what_it_adds(
+    lake: DeltaCatalog, table: Table, tmp_path: Path
+) -> None:
+    """Some readers take the last action of a file, whichever that is."""
+    table.append(EU, pa.table({"id": [1], "v": [1]}))
+    _compact(lake)
+    entry = table.stream(EU).load().entry_number
+    table.append(EU, pa.table({"id": [1], "v": [2]}))
+    _compact(lake)
+    table.restore(entry, EU, dry_run=False)
+    log = tmp_path / "tables" / TABLE_ID / "compacted" / "_delta_log"
+    number = 1
+    while not (checkpoints := list(log.glob("*.checkpoint.parquet"))):
+        number += 1
+        table.append(US, pa.table({"id": [number], "v": [number]}))
+        _compact(lake)
+    actions = pq.read_table(checkpoints[0])
+    added, removed = ({each["path"] for each in actions[name].drop_null().to_pylist()} for name in ("add", "remove"))
+    assert (len(added & removed), len(removed)) == (0, 1)
+    assert (1, "EU") in _read(lake)
 
 
 def test_a_purge_takes_published_files_along(lake: DeltaCatalog, table: Table, tmp_path: Path) -> None:
