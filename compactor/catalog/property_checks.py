@@ -12,7 +12,7 @@ from compactor.catalog.stream import PartitionStream
 from compactor.model.counts import SortKey
 from compactor.model.errors import Invalid, refuse_if
 from compactor.model.names import PARTITION_STREAM_POSITION, OpenFormat, PartitionValues
-from compactor.storage.location import StoreLocation, lies_below
+from compactor.storage.location import StoreLocation, is_remote, lies_below
 
 STREAMS_CHECKED_MAX = 16
 """Streams that are checked for compacted rows before new keys are accepted."""
@@ -116,10 +116,19 @@ def _streams(table: StreamsOfTable) -> Iterator[tuple[PartitionStream, Compacted
 
 
 def reasons_against_location(location: StoreLocation, table_id: str, properties: TableProperties) -> tuple[str, ...]:
-    """Why other engines would not find the table, as its properties want it, or the lake's own files would land."""
+    """Why other engines would not find the table, as its properties want it, the lake's own files would land, or
+    refused changes would stay on one machine."""
     publish = reasons_against_place(location, table_id) if properties.publish else ()
     glue = reasons_against_glue(location, table_id) if properties.glue_database is not None else ()
-    return (*publish, *glue, *_own_files_that_land(location, properties.landing))
+    refused = reasons_against_quarantine(location, properties.quarantine)
+    return (*publish, *glue, *_own_files_that_land(location, properties.landing), *refused)
+
+
+def reasons_against_quarantine(location: StoreLocation, folder: str | None) -> tuple[str, ...]:
+    """Of the property. A call on a machine may name one of its folders."""
+    if folder is None or not location.is_remote or is_remote(folder):
+        return ()
+    return (f"quarantine is {folder}, a folder of one machine, and the lake is on S3: set it to s3://bucket/folder/",)
 
 
 def _own_files_that_land(location: StoreLocation, landing: Sequence[str]) -> Iterator[str]:

@@ -332,14 +332,14 @@ class Table:
         def decide(log_state: LogState[TableDefinition | None]) -> Sequence[TableAction]:
             definition = log_state.state or self.definition
             _refuse_dropped(definition)
-            properties = definition.properties.changed(changes)
+            before, properties = definition.properties, definition.properties.changed(changes)
             actions = set_properties(definition, properties)
-            if properties.publish and properties.publish != definition.properties.publish:
+            if properties.publish and properties.publish != before.publish:
                 check_publishable(self, self._store.location, properties)
-            elif properties.glue_database is not None or properties.landing:
+            elif properties.glue_database or properties.landing or properties.quarantine != before.quarantine:
                 refuse_if(reasons_against_location(self._store.location, self.table_id, properties))
-            check_keys_of_index(self, definition.properties, properties)
-            check_set_at_creation(self.partition_keys, definition.properties, properties)
+            check_keys_of_index(self, before, properties)
+            check_set_at_creation(self.partition_keys, before, properties)
             return actions
 
         self.refresh(definition_log(self._store, self.table_id, self._clock).append(decide).after.state)

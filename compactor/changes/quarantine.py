@@ -16,16 +16,17 @@ import numpy as np
 import pyarrow as pa
 from pydantic_core import to_json
 
+from compactor.catalog.property_checks import reasons_against_quarantine
 from compactor.changes.change_batch import ChangeBatch, ChangesRefused
 from compactor.changes.dms_csv import DmsTexts
 from compactor.changes.json_lines import lines_of
 from compactor.changes.sources import FeedSource
 from compactor.model.clock import Clock
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, refuse_if
 from compactor.schemas.cast import python_rows
 from compactor.storage.create_once import create_once
 from compactor.storage.keys import Hex, Key
-from compactor.storage.location import StoreLocation, is_remote, parse_location
+from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
 
@@ -82,10 +83,8 @@ def quarantine_of(
 ) -> Quarantine | None:
     """That of a call, or of the table's property; None without either. Raises `Invalid` for a property that names a
     folder of one machine for a lake of many."""
-    if given is None and said is not None and location.is_remote and not is_remote(said):
-        raise Invalid(
-            f"quarantine is {said}, a folder of one machine, and the lake is on S3: set it to s3://bucket/folder/"
-        )
+    if given is None:
+        refuse_if(reasons_against_quarantine(location, said))
     folder = said if given is None else given
     return None if folder is None else Quarantine.open(folder, location, clock)
 

@@ -50,7 +50,7 @@ def ingest(
     """Append files to the tables that they land for (property landing), as notifications of S3 announce them.
 
     Several may run on one queue. Once an hour a listing finds files whose notifications were lost. Exit code 1, with
-    --once: a file could not be taken in, and is among the dead letters.
+    --once: a file could not be taken in, and is among the dead letters, or its table cannot be read or written now.
     """
     queue = dependencies.clients.queue(QueueAddress(queue_url, dead_letter_queue_url, endpoint_url, lake.region))
     queue.dead_letters()  # refuses a queue without: what cannot be taken in would come again for ever
@@ -87,9 +87,10 @@ def ingest(
             f"{counted(whole.files, 'file')} taken in, {counted(whole.rows, 'row')}; {whole.refused:,} refused.",
             *([f"{counted(whole.left_out, 'file')} left out by landing_suffixes."] if whole.left_out else ()),
             *([f"{counted(whole.quarantined_rows, 'row')} quarantined."] if whole.quarantined_rows else ()),
+            *([f"{counted(whole.waiting, 'message')} left on the queue: see the log."] if whole.waiting else ()),
         ],
     )
-    if whole.refused:
+    if whole.refused or whole.waiting:
         raise typer.Exit(EXIT_FAILED)
 
 

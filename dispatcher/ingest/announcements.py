@@ -10,7 +10,8 @@ Keys are encoded as in a form but for EventBridge, which sends them as they are.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 from urllib.parse import unquote_plus
 
@@ -28,21 +29,25 @@ class Announced:
     Attributes:
         etag: of the version that is meant; None: the one that is there
         size_bytes: None: not known
-        sequencer: orders the versions of one key, as text, without zeros at its end; None: not known"""
+        sequencer: orders the versions of one key, as text, without zeros at its end; None: not known
+        at_ms: of S3's event; None: the message does not say it"""
 
     uri: str
     etag: str | None = None
     size_bytes: int | None = None
     sequencer: str | None = None
+    at_ms: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
 class AnnouncedRows:
-    """Rows for a table. `lines`: JSON lines. `rows_id`: their sender's, to know them again; None: the message's."""
+    """Rows for a table. `lines`: JSON lines. `rows_id`: their sender's, to know them again; None: the message's.
+    `at_ms`: when the message was sent; None: it does not say it."""
 
     table_id: str
     lines: bytes
     rows_id: str | None = None
+    at_ms: int | None = field(default=None, compare=False)
 
 
 def parse_announcements(body: str) -> list[Announced | AnnouncedRows]:
@@ -72,7 +77,8 @@ def _files(message: Mapping[str, Any]) -> Iterator[Announced | AnnouncedRows]:
         if message["detail-type"] == "Object Created":
             detail = message["detail"]
             found = detail["object"]
-            yield from _object(detail["bucket"]["name"], found["key"], found, found.get("etag", found.get("eTag")))
+            etag = found.get("etag", found.get("eTag"))
+            yield from _object(detail["bucket"]["name"], found["key"], found, etag, message.get("time"))
     elif isinstance(message.get("register"), dict):
         yield from _of_register(message["register"])
     else:
@@ -109,10 +115,11 @@ def _of_record(record: Mapping[str, Any]) -> Iterator[Announced]:
     if not record["eventName"].removeprefix("s3:").startswith("ObjectCreated:"):
         return
     found = record["s3"]["object"]
-    yield from _object(record["s3"]["bucket"]["name"], unquote_plus(found["key"]), found, found.get("eTag"))
+    key = unquote_plus(found["key"])
+    yield from _object(record["s3"]["bucket"]["name"], key, found, found.get("eTag"), record.get("eventTime"))
 
 
-def _object(bucket: str, key: str, found: Mapping[str, Any], etag: str | None) -> Iterator[Announced]:
+def _object(bucket: str, key: str, found: Mapping[str, Any], etag: str | None, time: str | None) -> Iterator[Announced]:
     """Markers of folders are no files."""
     size_bytes = None if found.get("size") is None else int(found["size"])
     if key.endswith("/") or size_bytes == 0:
@@ -120,7 +127,8 @@ def _object(bucket: str, key: str, found: Mapping[str, Any], etag: str | None) -
     sequencer = found.get("sequencer")
     comparable = None if sequencer is None else _text("sequencer", sequencer).upper().rstrip("0")
     version = _text("etag", etag).strip('"') if etag else None
-    yield Announced(f"s3://{_text('bucket', bucket)}/{_text('key', key)}", version, size_bytes, comparable)
+    at_ms = None if time is None else int(datetime.fromisoformat(time).timestamp() * 1_000)
+    yield Announced(f"s3://{_text('bucket', bucket)}/{_text('key', key)}", version, size_bytes, comparable, at_ms)
 
 
 def _text(name: str, value: object) -> str:

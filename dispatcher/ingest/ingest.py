@@ -7,6 +7,9 @@
     5  copies of those of files that cannot be taken in, among the dead letters, with the reasons
     6  these messages are deleted
 
+Messages of a table that cannot be read or written for now stay on the queue, the others go on. Files of a table follow
+one another by their times: S3's event, else when the message was sent.
+
 The id of an append is the file's URI and version, or that of rows in a message, and the entry names those of a delta.
 So a file that is announced twice, or whose message comes again after a stop at any of these writes, is in exactly one
 delta of each stream; and by S3's sequencers a version that comes late is not written over a newer one.
@@ -23,9 +26,9 @@ from compactor.changes.landing import LandedFile, LandedSource, divide, divide_t
 from compactor.changes.quarantine import Quarantine, quarantine_of
 from compactor.changes.sources import FeedSource
 from compactor.lake import DeltaCatalog, Table
-from compactor.log_context import LOG, Logged
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
-from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError, Unavailable, reason_of
+from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError, Outdated, Unavailable, reason_of
 from compactor.storage.concurrently import run_concurrently
 from dispatcher.ingest.announcements import Announced, AnnouncedRows, parse_announcements
 from dispatcher.ingest.listing import Landings, Listing, Looked, folder_of, takers_of
@@ -63,7 +66,8 @@ class IngestSettings:
 
 @dataclass(frozen=True)
 class Ingested:
-    """What became of one collection. `left_out`: files whose names no table of their folder takes."""
+    """What became of one collection. `left_out`: files whose names no table of their folder takes; `waiting`: messages
+    that stay on the queue."""
 
     messages: int = 0
     files: int = 0
@@ -72,6 +76,7 @@ class Ingested:
     left_out: int = 0
     refused: int = 0
     quarantined_rows: int = 0
+    waiting: int = 0
 
 
 _Landing = Announced | AnnouncedRows
@@ -80,11 +85,12 @@ _FoundT = TypeVar("_FoundT")
 
 @dataclass
 class _Message:
-    """`reasons`: why files of it cannot be taken in."""
+    """`reasons`: why files of it cannot be taken in; `waits_for`: why others cannot yet."""
 
     message: QueueMessage
     files: tuple[_Landing, ...] = ()
     reasons: list[str] = field(default_factory=list)
+    waits_for: list[str] = field(default_factory=list)
 
 
 class Ingest:
@@ -97,6 +103,7 @@ class Ingest:
         self._clock = clock
         self._landings: Landings = {}
         self._by_id: dict[str, Table] = {}
+        self._unread: dict[str, LithifyError] = {}
         self._listing = Listing(queue, lake, clock)
         self._known_until_seconds = 0.0
 
@@ -105,60 +112,93 @@ class Ingest:
         messages = self._collect()
         if not messages:
             return Ingested()
-        by_table: dict[str, dict[_Landing, list[_Message]]] = {}
-        tables: dict[str, Table] = {}
+        by_table, left_out = self._by_table(messages)
+        done = Ingested(messages=len(messages), left_out=left_out)
+        for table, files in by_table:
+            try:
+                done = self._take(table, files, done)
+            except (Denied, Outdated) as error:
+                LOG.warning("table_waits", table_id=table.table_id, reason=str(error))
+                for message in {id(each): each for of_file in files.values() for each in of_file}.values():
+                    message.waits_for += error.reasons
+        return self._settle(messages, done)
+
+    def _by_table(self, messages: Sequence[_Message]) -> tuple[list[tuple[Table, dict[_Landing, list[_Message]]]], int]:
+        """The files of each table with the messages that announce them, and how many files no table takes."""
+        found: dict[str, tuple[Table, dict[_Landing, list[_Message]]]] = {}
         left_out = 0
         for message in messages:
             for file in message.files:
                 try:
                     table = self._table_of(file)
-                except Invalid as error:
+                except (Invalid, Corrupt) as error:
                     message.reasons += error.reasons
-                    continue
-                if table is None:
-                    left_out += 1
-                    continue
-                tables[table.table_id] = table
-                by_table.setdefault(table.table_id, {}).setdefault(file, []).append(message)
-        done = Ingested(messages=len(messages), left_out=left_out)
-        for table_id, files in by_table.items():
-            done = self._take(tables[table_id], files, done)
-        refused = [message for message in messages if message.reasons]
-        self._queue.delete_all([each.message for each in messages if not each.reasons])
+                except (Denied, Outdated) as error:
+                    message.waits_for += error.reasons
+                else:
+                    if table is None:
+                        left_out += 1
+                    else:
+                        _, files = found.setdefault(table.table_id, (table, {}))
+                        files.setdefault(file, []).append(message)
+        return list(found.values()), left_out
+
+    def _settle(self, messages: Sequence[_Message], done: Ingested) -> Ingested:
+        """Deletes messages, but those that wait. The queue itself would take one among the dead letters after its last
+        delivery, without a reason."""
+        deliveries_max = self._queue.deliveries_max
+        for each in messages:
+            if each.waits_for and deliveries_max is not None and each.message.delivery_count >= deliveries_max:
+                each.reasons, each.waits_for = each.reasons + each.waits_for, []
+        left = [each for each in messages if not each.waits_for]
+        refused = [each for each in left if each.reasons]
+        self._queue.delete_all([each.message for each in left if not each.reasons])
         for each in refused:
             LOG.warning("file_refused", message_id=each.message.message_id, reasons=each.reasons)
             self._queue.dead_letter(each.message, each.reasons)
         self._queue.delete_all([each.message for each in refused])
-        found = replace(done, refused=len(refused))
+        found = replace(done, refused=len(refused), waiting=len(messages) - len(left))
         LOG.info("files_ingested", **vars(found))
         return found
 
     def look_for_lost(self) -> Looked:
         """Announces files whose notifications were lost, if the last look is long ago."""
-        return self._listing.look_if_due(self._tables())
+        landings = self._tables()
+        return self._listing.look_if_due(landings, self._unread)
 
     def look_at_all(self) -> Looked:
         """Announces every file that has landed, whenever that was, and is in no delta."""
-        return self._listing.look_at_all(self._tables())
+        landings = self._tables()
+        return self._listing.look_at_all(landings, self._unread)
 
     def _table_of(self, landing: _Landing) -> Table | None:
-        """None for a file that no table of its folder takes. Raises `Invalid` if several do, or it is in no folder."""
+        """None for a file that no table of its folder takes. Raises `Invalid` if several do, or it is in no folder, and
+        the error of a table that cannot be read, if it is or may be that one's."""
         landings = self._tables()
         if isinstance(landing, AnnouncedRows):
-            if landing.table_id not in self._by_id:
-                self._by_id[landing.table_id] = self._lake.table(landing.table_id)
-            return self._by_id[landing.table_id]
+            return self._readable(landing.table_id)
         folder = folder_of(landings, landing.uri)
+        takers = [] if folder is None else takers_of(landings[folder], landing.uri)
+        if not takers:
+            for table_id, error in self._unread.items():
+                raise type(error)(f"{landing.uri} may land for {table_id}, which cannot be read: {error}")
         if folder is None:
             raise Invalid(f"{landing.uri} lands for no table: set the property landing of its table")
-        takers = takers_of(landings[folder], landing.uri)
         if len(takers) > 1:
             named = ", ".join(each.table_id for each in takers)
             raise Invalid(
                 f"{landing.uri} lands for {named}: let the property landing of one name {folder}, or let their "
                 "landing_suffixes differ"
             )
-        return takers[0] if takers else None
+        return self._readable(takers[0].table_id) if takers else None
+
+    def _readable(self, table_id: str) -> Table:
+        """Raises what it fails with, if it cannot be read."""
+        if table_id in self._unread:
+            raise self._unread[table_id]
+        if table_id not in self._by_id:
+            self._by_id[table_id] = self._lake.table(table_id)
+        return self._by_id[table_id]
 
     def _collect(self) -> list[_Message]:
         settings, began = self._settings, self._clock.monotonic_seconds()
@@ -202,6 +242,7 @@ class Ingest:
         """Of each folder one, if tables do not contradict one another."""
         now_seconds = self._clock.monotonic_seconds()
         if now_seconds >= self._known_until_seconds:
+            self._unread = {}
             tables = [table for table_id in self._lake.tables() if (table := self._opened(table_id)) is not None]
             found: dict[str, list[Table]] = {}
             for table in tables:
@@ -213,16 +254,27 @@ class Ingest:
         return self._landings
 
     def _opened(self, table_id: str) -> Table | None:
-        """None for a table that is damaged, or was dropped meanwhile: the others go on."""
-        with Logged("table_not_read", Invalid, Corrupt, table_id=table_id):
+        """None for a table that was dropped meanwhile. One that cannot be read is set aside, with the landing that it
+        had: the others go on."""
+        try:
             return self._lake.table(table_id)
-        return None
+        except Invalid:
+            return None
+        except (Corrupt, Denied, Outdated) as error:
+            LOG.warning("table_not_read", table_id=table_id, reason=str(error))
+            self._unread[table_id] = error
+            return self._by_id.get(table_id)
 
     def _take(self, table: Table, files: Mapping[_Landing, Sequence[_Message]], done: Ingested) -> Ingested:
         """As many files of a table as memory is for with one entry for each stream."""
         landed: list[tuple[LandedFile, Sequence[_Message]]] = []
         held_bytes = 0
-        quarantine = quarantine_of(table.properties.quarantine, None, self._lake.location, self._clock)
+        try:
+            quarantine = quarantine_of(table.properties.quarantine, None, self._lake.location, self._clock)
+        except Invalid as error:
+            for file, messages in files.items():
+                _refuse(messages, _name(file), error)
+            return done
 
         newest = _newest_of_each(files)
         done = replace(done, superseded=done.superseded + len(files) - len(newest))
@@ -304,12 +356,15 @@ class Ingest:
 def _newest_of_each(files: Iterable[_Landing]) -> list[_Landing]:
     """In their order, without files of which a later version is announced, too: S3 orders the versions of a key by
     their sequencers, and announces them in any order."""
-    found = sorted(files, key=_order)
-    newest = {file.uri: file for file in found if isinstance(file, Announced)}
+    found = sorted(files, key=lambda file: file.at_ms or 0)
+    newest: dict[str, str] = {}
+    for file in found:
+        if isinstance(file, Announced):
+            newest[file.uri] = max(newest.get(file.uri, ""), file.sequencer or "")
     return [
         file
         for file in found
-        if isinstance(file, AnnouncedRows) or file.sequencer is None or newest[file.uri].sequencer == file.sequencer
+        if isinstance(file, AnnouncedRows) or file.sequencer is None or newest[file.uri] == file.sequencer
     ]
 
 
@@ -351,10 +406,12 @@ def _append(table: Table, landed: list[tuple[LandedFile, Sequence[_Message]]], d
 
 
 def _identified(landing: _Landing, message: QueueMessage) -> _Landing:
-    """Rows without an id have their first message's, which is the same when that comes again."""
-    if isinstance(landing, AnnouncedRows) and landing.rows_id is None:
-        return replace(landing, rows_id=f"message:{message.origin.message_id}")
-    return landing
+    """What the message knows of it. It is the same when that comes again, also as a copy."""
+    origin = message.origin
+    found = landing if landing.at_ms is not None else replace(landing, at_ms=origin.sent_at_ms)
+    if isinstance(found, AnnouncedRows) and found.rows_id is None:
+        return replace(found, rows_id=f"message:{origin.message_id}")
+    return found
 
 
 def _size_bytes(landing: _Landing) -> int:
@@ -363,10 +420,6 @@ def _size_bytes(landing: _Landing) -> int:
 
 def _name(landing: _Landing) -> str:
     return f"rows {landing.rows_id}" if isinstance(landing, AnnouncedRows) else landing.uri
-
-
-def _order(landing: _Landing) -> tuple[str, str]:
-    return ("", _name(landing)) if isinstance(landing, AnnouncedRows) else (landing.sequencer or "", landing.uri)
 
 
 def _is_taken_alone(table: Table, file: LandedFile, messages: Sequence[_Message]) -> bool:

@@ -4,7 +4,7 @@ Each is announced by a `register` document on the queue, and taken in as all oth
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -109,13 +109,14 @@ class Listing:
         self._began_ms = 0
         self._troubles: list[str] = []
 
-    def look_if_due(self, landings: Landings) -> Looked:
-        """A look for lost notifications, if the last one is long ago."""
+    def look_if_due(self, landings: Landings, unread: Mapping[str, LithifyError]) -> Looked:
+        """A look for lost notifications, if the last one is long ago. `unread`: tables whose folders may be unknown."""
         if self._clock.monotonic_seconds() < self._due_seconds:
             return Looked()
         self._due_seconds = self._clock.monotonic_seconds() + LOOK_SECONDS
         if self._going is None:
-            self._began_ms, self._going, self._troubles = self._clock.now_ms(), self._files(landings), []
+            self._began_ms, self._going = self._clock.now_ms(), self._files(landings)
+            self._begin(unread)
         part, self._going = self._going, None  # after an error it begins anew
         found = self._announce(islice(part, OBJECTS_A_LOOK), self._since_ms, self._began_ms - NOTIFIED_SECONDS * 1_000)
         if not found.is_whole:
@@ -125,9 +126,9 @@ class Listing:
             self._since_ms = self._began_ms - NOTIFIED_SECONDS * 1_000
         return found
 
-    def look_at_all(self, landings: Landings) -> Looked:
+    def look_at_all(self, landings: Landings, unread: Mapping[str, LithifyError]) -> Looked:
         """All files that are there now, whatever their age."""
-        self._troubles = []
+        self._begin(unread)
         return replace(self._announce(self._files(landings), 0, self._clock.now_ms()), is_whole=True)
 
     def _files(self, landings: Landings) -> Iterator[tuple[Table, str, int, str | None]]:
@@ -143,16 +144,22 @@ class Listing:
             except LithifyError as error:
                 self._set_aside(f"{folder} cannot be listed", error)
 
+    def _begin(self, unread: Mapping[str, LithifyError]) -> None:
+        self._troubles = []
+        for table_id, error in unread.items():
+            self._set_aside(f"table {table_id} cannot be read", error)
+
     def _set_aside(self, what: str, error: LithifyError) -> None:
         """The others go on. A look with troubles begins anew where this one did."""
         self._troubles.append(f"{what}: {error}")
         LOG.warning("not_looked_at", what=what, reason=str(error))
 
     def _announce(self, files: Iterator[tuple[Table, str, int, str | None]], from_ms: int, to_ms: int) -> Looked:
+        """In the order of their modification: of rows without sort keys the last ones win."""
         known: dict[str, KnownFiles | None] = {}
         remembered_ms = self._clock.now_ms() - IDS_REFUSED_SECONDS * 1_000
-        waiting: list[str] = []
-        listed = announced = forgotten = 0
+        found: list[tuple[int, str]] = []
+        listed = forgotten = 0
         for table, uri, modified_at_ms, etag in files:
             listed += 1
             if not from_ms <= modified_at_ms < to_ms:
@@ -171,14 +178,13 @@ class Listing:
             if held.has_forgotten and modified_at_ms < remembered_ms:
                 forgotten += 1
                 continue
-            if sum(len(each) + 4 for each in waiting) + len(uri) > URIS_BYTES_MAX:
-                self._send(waiting)
-            waiting.append(uri)
-            announced += 1
-        self._send(waiting)
-        if announced or forgotten:
-            LOG.warning("files_found_by_listing", announced=announced, forgotten=forgotten)
-        return Looked(announced, forgotten, listed < OBJECTS_A_LOOK, tuple(self._troubles))
+            found.append((modified_at_ms, uri))
+        found.sort()
+        for uris in _documents(uri for _, uri in found):
+            self._queue.send(json.dumps({"register": {"files": uris}}, ensure_ascii=False))
+        if found or forgotten:
+            LOG.warning("files_found_by_listing", announced=len(found), forgotten=forgotten)
+        return Looked(len(found), forgotten, listed < OBJECTS_A_LOOK, tuple(self._troubles))
 
     def _known_files(self, table: Table) -> KnownFiles | None:
         """None if the table cannot be read."""
@@ -188,7 +194,17 @@ class Listing:
             self._set_aside(f"table {table.table_id} cannot be read", error)
             return None
 
-    def _send(self, uris: list[str]) -> None:
-        if uris:
-            self._queue.send(json.dumps({"register": {"files": uris}}, ensure_ascii=False))
-            uris.clear()
+
+def _documents(uris: Iterable[str]) -> Iterator[list[str]]:
+    """Those of one `register` document each."""
+    waiting: list[str] = []
+    size_bytes = 0
+    for uri in uris:
+        uri_bytes = len(uri.encode()) + 4
+        if waiting and size_bytes + uri_bytes > URIS_BYTES_MAX:
+            yield waiting
+            waiting, size_bytes = [], 0
+        waiting.append(uri)
+        size_bytes += uri_bytes
+    if waiting:
+        yield waiting

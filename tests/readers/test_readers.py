@@ -114,7 +114,7 @@ def test_rounds_on_an_object_store_are_read_as_a_scan_reads_them(tmp_path: Path)
 
 def test_restored_rows_are_read_behind_a_checkpoint_as_a_scan_reads_them(tmp_path: Path, engine: Engine) -> None:
     lake, table = published_lake(tmp_path, ENGINES[engine.name])
-    entry = None
+    entry = 0
     for turn in range(10):  # the tenth version comes with a checkpoint
         table.append(PARTITIONS[turn > 1], pa.table({"id": [1], "value": [turn]}))
         compact(TABLE_ID, {"id"}, delta_catalog_client=lake)

@@ -6,8 +6,9 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,17 +19,25 @@ from compactor.catalog.joining import Arrival
 from compactor.catalog.partition_split import Int64s, Partitioning
 from compactor.changes.landing import LandedFile
 from compactor.lake import DeltaCatalog, Table
-from compactor.model.errors import Invalid, Unavailable
+from compactor.model.errors import Denied, Invalid, Unavailable
 from compactor.model.names import Operation
-from compactor.storage.location import parse_location
+from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.opening import open_store
 from dispatcher.ingest.announcements import Announced, AnnouncedRows, parse_announcements
 from dispatcher.ingest.ingest import Ingest, Ingested, IngestSettings, _append, _newest_of_each
-from dispatcher.ingest.listing import FIRST_LOOK_SECONDS, LOOK_SECONDS, NOTIFIED_SECONDS, Listing
+from dispatcher.ingest.listing import (
+    FIRST_LOOK_SECONDS,
+    LOOK_SECONDS,
+    NOTIFIED_SECONDS,
+    URIS_BYTES_MAX,
+    Listing,
+    _documents,
+)
 from dispatcher.intake.queue import QueueMessage
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_queue import MemoryQueue
+from tests.fakes.memory_store import MemoryStore
 
 NOTIFICATION = {
     "eventVersion": "2.1",
@@ -287,7 +296,7 @@ def test_a_look_sets_aside_what_it_cannot_read_and_begins_anew_there(landing: La
     folders = {f"file://{landing.folder}/{name}/": [table] for name, table in tables.items()}
     landing.clock.set_ms(4_000_000_000_000)
     lake = DeltaCatalog(landing.store, landing.clock)
-    looked = Listing(landing.queue, lake, landing.clock).look_at_all({"ftp://nowhere/": [landing.stock], **folders})
+    looked = Listing(landing.queue, lake, landing.clock).look_at_all({"ftp://nowhere/": [landing.stock], **folders}, {})
     assert looked.announced == 1
     assert [each.partition(":")[0] for each in looked.troubles] == ["ftp", "table SHOP.ORDERS.V1 cannot be read"]
 
@@ -443,6 +452,24 @@ def test_an_older_version_that_another_service_has_read_before_is_superseded_whe
     assert landing.rows(landing.stock) == [("1", "old"), ("2", "new")]
 
 
+def _definition(landing: Landing, table_id: str) -> Path:
+    return landing.folder / "lake" / "tables" / table_id / "log" / f"{1:020d}.json"
+
+
+def _damage(landing: Landing, table_id: str, change: Callable[[dict[str, Any]], object]) -> None:
+    file = _definition(landing, table_id)
+    file.with_suffix(".good").write_bytes(file.read_bytes())
+    entry = json.loads(file.read_bytes())
+    change(entry)
+    file.write_text(json.dumps(entry))
+
+
+def _mend(landing: Landing, table_id: str) -> None:
+    good = _definition(landing, table_id).with_suffix(".good")
+    if good.exists():
+        good.rename(_definition(landing, table_id))
+
+
 def test_a_lake_that_is_away_leaves_the_messages(landing: Landing) -> None:
     landing.land("stock/1.parquet", {"id": 1, "day": "1", "v": 1})
     landing.store.fail("put_if_absent", "SHOP.STOCK.V1", times=None)
@@ -452,6 +479,104 @@ def test_a_lake_that_is_away_leaves_the_messages(landing: Landing) -> None:
     landing.clock.sleep(3_600.0)
     assert landing.take_all().files == 1
     assert landing.rows(landing.stock) == [(1, 1)]
+
+
+def test_a_table_that_cannot_be_read_or_written_for_now_keeps_no_other_file_out(landing: Landing) -> None:
+    """Its messages wait on the queue, and go to the dead letters at their last delivery, with the reason."""
+
+    def is_denied() -> None:
+        landing.store.fail("put_if_absent", "SHOP.ORDERS.V1/streams", times=None, error=Denied)
+
+    def is_outdated() -> None:
+        _damage(landing, "SHOP.ORDERS.V1", lambda entry: entry["actions"].append({"action": "of_a_newer_release"}))
+
+    for number, begin in enumerate((is_denied, is_outdated), 1):
+        begin()
+        landing.land(f"orders/{number}.parquet", {"op": "c", "id": number, "day": "1", "v": number})
+        landing.send_rows({"op": "c", "id": number, "day": "2", "v": number}, table="SHOP.ORDERS.V1")
+        landing.land(f"stock/{number}.parquet", {"id": number, "day": "1", "v": number})
+        done = landing.take_all()
+        assert (done.files, done.waiting, done.refused) == (1, 2, 0)
+        assert len(landing.rows(landing.stock)) == number
+        landing.store.heal()
+        _mend(landing, "SHOP.ORDERS.V1")
+        landing.clock.sleep(3_600.0)
+        done = landing.take_all()
+        assert (done.files, done.waiting, done.refused) == (2, 0, 0)
+    assert landing.rows(landing.orders) == [(1, 1), (1, 1), (2, 2), (2, 2)]
+    is_denied()
+    landing.queue = MemoryQueue(landing.clock, MemoryQueue(landing.clock), deliveries_max=2)
+    landing.send_rows({"op": "c", "id": 3, "day": "2", "v": 3}, table="SHOP.ORDERS.V1")
+    assert landing.take_all().waiting == 1
+    landing.clock.sleep(3_600.0)
+    assert landing.take_all().refused == 1
+    assert "SHOP.ORDERS.V1/streams" in landing.reasons()
+
+
+def test_while_a_table_is_damaged_what_may_land_for_it_is_refused_with_that_reason(landing: Landing) -> None:
+    _damage(landing, "SHOP.ORDERS.V1", lambda entry: entry.clear())
+    landing.land("orders/1.parquet", {"op": "c", "id": 1, "day": "1", "v": 1})
+    landing.land("stock/1.parquet", {"id": 1, "day": "1", "v": 1})
+    done = landing.take_all()
+    assert (done.files, done.waiting, done.refused) == (1, 0, 1)
+    assert "may land for SHOP.ORDERS.V1, which cannot be read" in landing.reasons()
+    assert "SHOP.ORDERS.V1 cannot be read" in str(landing.ingest().look_at_all().troubles)
+
+
+def test_a_quarantine_that_cannot_be_used_refuses_its_table_s_files_and_does_not_end_the_service() -> None:
+    clock, table_id, said = ManualClock(), "SHOP.STOCK.V1", "file:///var/refused/"
+    store = MemoryStore(clock, StoreLocation("s3://lakehouse/lake"))
+    table = DeltaCatalog(store, clock).create_table(table_id, ["day"], primary_keys=["id"])
+    with pytest.raises(Invalid, match="a folder of one machine"):
+        table.set_properties({"quarantine": said})
+    key = f"tables/{table_id}/log/{1:020d}.json"  # as before that was refused
+    entry = json.loads(store.read(key) or b"")
+    entry["actions"].append({"action": "table_properties_set", "properties": {"quarantine": said}})
+    store.overwrite(key, json.dumps(entry).encode())
+    queue = MemoryQueue(clock, MemoryQueue(clock), deliveries_max=5)
+    queue.send(json.dumps({"register": {"table": table_id, "rows": [{"id": 1, "day": "1"}]}}))
+    done = Ingest(queue, DeltaCatalog(store, clock), IngestSettings(collect_seconds=0.0), clock).collect_once()
+    assert (done.messages, done.refused) == (1, 1)
+    (refused,) = queue.dead_letters().receive(10, 0, 10)
+    assert "a folder of one machine" in (refused.reasons or "")
+
+
+def test_without_sort_keys_the_row_that_came_last_wins(landing: Landing) -> None:
+    """By the time of S3's event, else of the message, whatever its name and S3's sequencer."""
+
+    def event(name: str, time: str, sequencer: str) -> dict[str, object]:
+        detail = {"bucket": {"name": "landing"}, "object": {"key": name, "size": 9, "sequencer": sequencer}}
+        return {**EVENT, "time": time, "detail": detail}
+
+    for number in (9, 10):
+        landing.send_rows({"id": 1, "day": "1", "v": number}, id=f"till-{number}")
+        landing.clock.sleep(0.001)
+    landing.take_all()
+    assert landing.rows(landing.stock) == [(1, 10)]
+    late = event("a", "2026-11-29T10:00:01Z", "1")
+    early = event("b", "2026-11-29T10:00:00Z", "2")
+    files = [file for each in (late, early) for file in parse_announcements(json.dumps(each))]
+    assert [each.uri for each in _newest_of_each(files) if isinstance(each, Announced)] == [
+        "s3://landing/b",
+        "s3://landing/a",
+    ]
+
+
+def test_files_that_were_there_before_are_announced_in_the_order_of_their_modification(landing: Landing) -> None:
+    full_load = landing.land("stock/LOAD00000001.parquet", {"id": 1, "day": "1", "v": 1}, announced=0)
+    change = landing.land("stock/20261121-093012345.parquet", {"id": 1, "day": "1", "v": 2}, announced=0)
+    for file, age_seconds in ((full_load, 7_200.0), (change, 3_600.0)):
+        landing.is_as_old_as(file, age_seconds)
+    landing.ingest().look_at_all()
+    landing.take_all()
+    assert landing.rows(landing.stock) == [(1, 2)]
+
+
+def test_documents_of_announced_files_are_bounded_in_bytes() -> None:
+    uris = [f"s3://partners/{'ü' * 400}/{number}" for number in range(1_000)]
+    documents = list(_documents(iter(uris)))
+    assert [uri for each in documents for uri in each] == uris
+    assert max(len(json.dumps(each, ensure_ascii=False).encode()) for each in documents) <= URIS_BYTES_MAX
 
 
 def test_a_stop_at_any_write_leaves_each_file_in_exactly_one_delta(tmp_path: Path) -> None:
