@@ -126,9 +126,11 @@ class Table(tables.Table):
         Raises `Invalid`, with row and column, if a row has no partition or cannot be appended; then nothing is added.
         After any other error some of the partitions may have their rows: call it again with the same delta id."""
         from compactor.catalog.delta_files import THE_DELTA, read_rows, refuse_absent
+        from compactor.catalog.stream_schema import columns_needed
 
         refuse_absent(self._store.location, rows)
-        read = read_rows(self._store.location, rows, self.schema)
+        needed = columns_needed(self.properties, self.schema, self.partition_keys)
+        read = read_rows(self._store.location, rows, self.schema, needed=needed)
         parts = self.partitioning.split(read, THE_DELTA)
         deltas = [(partition, _taken(read, numbers), operation) for partition, numbers in parts]
         one_id = self._clock.new_id() if delta_id is None else delta_id

@@ -39,6 +39,7 @@ from compactor.tabular import (
     measure,
     read_batches,
     read_table,
+    without_value,
 )
 from compactor.tabular.filesystems import local_path, reading
 from compactor.tabular.remote_file import open_tail
@@ -187,16 +188,29 @@ def read_rows(
     source: DeltaSource,
     schema: pa.Schema | None = None,
     fallback: ContentType | None = None,
+    needed: Sequence[str] = (),
 ) -> pa.Table:
-    """All rows of a source, in memory. `schema`: types for columns of text files; `fallback`: the format of files whose
-    names say none."""
+    """All rows of a source, in memory.
+
+    Args:
+        schema: types for columns of text files
+        fallback: the format of files whose names say none
+        needed: columns that are left out where no line of a JSON file names them, so that the file is seen to lack
+            them; others are null there"""
     opened = open_source(source)
     if isinstance(opened, pa.Table):
         return plain_table(opened)
     if isinstance(opened, pa.RecordBatchReader):
         return plain_table(opened.read_all())
     files = [TabularFile(uri, content_type_of(uri, fallback)) for uri in _absolute_uris(opened)]
-    return joined([(file.uri, read_table(location, file, schema=schema)) for file in files])
+    return joined([(file.uri, _read_file(location, file, schema, needed)) for file in files])
+
+
+def _read_file(location: StoreLocation, file: TabularFile, schema: pa.Schema | None, needed: Sequence[str]) -> pa.Table:
+    rows = read_table(location, file, schema=schema)
+    doubtful = without_value(rows, needed) if file.content_type is ContentType.JSON else []
+    lacking = measure(location, file, schema).unnamed.intersection(doubtful) if doubtful else ()
+    return rows.drop_columns(list(lacking)) if lacking else rows
 
 
 def refuse_absent(location: StoreLocation, source: DeltaSource) -> None:
@@ -311,7 +325,7 @@ _Measured: TypeAlias = tuple[TabularFile, FileMeasure, tuple[str, ...]]
 
 
 def _delta_files(files: tuple[DataFile, ...], content_digest: str, measured: Sequence[_Measured]) -> DeltaFiles:
-    schemas = tuple((file.uri, found.schema) for file, found, _ in measured)
+    schemas = tuple((file.uri, found.named) for file, found, _ in measured)
     return DeltaFiles(files, content_digest, schemas, tuple(each for _, _, warnings in measured for each in warnings))
 
 

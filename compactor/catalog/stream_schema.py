@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from compactor.catalog.actions import DeltaAdded
+from compactor.catalog.properties import MissingColumns, TableProperties
 from compactor.catalog.snapshot import CompactedStream, SourceStream, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.model.counts import SortKey
@@ -153,6 +154,16 @@ def refuse_keys(found: Sequence[NamedSchema], primary_keys: Sequence[str], sort_
         if is_sorted_by_position and schema.get_all_field_indices(PARTITION_STREAM_POSITION)
     ]
     refuse_if(reasons)
+
+
+def columns_needed(
+    properties: TableProperties, schema: pa.Schema | None, partition_keys: Sequence[str]
+) -> tuple[str, ...]:
+    """Columns of the table without which upserts are refused: see `refuse_keys` and `warn_of_missing`."""
+    keys = properties.primary_keys or ()
+    if schema is None or properties.missing_columns is not MissingColumns.REFUSE:
+        return keys
+    return (*keys, *(name for name in schema.names if name not in {*keys, *partition_keys}))
 
 
 def _goes_on(compacted: CompactedStream, stream: PartitionStream, source: SourceStream) -> bool:

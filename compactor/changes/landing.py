@@ -12,6 +12,7 @@ import pyarrow as pa
 from compactor.catalog.delta_files import FileVersion, digest_rows, read_rows, version_of_file
 from compactor.catalog.feed import OF_ROWS
 from compactor.catalog.joining import Arrival
+from compactor.catalog.stream_schema import columns_needed
 from compactor.catalog.tables import Table
 from compactor.changes.appending import OF_DELETES, OF_UPSERTS, batch_of_sources, reader_of
 from compactor.changes.change_batch import ChangeBatch
@@ -21,7 +22,7 @@ from compactor.changes.sources import FeedSource, open_feed
 from compactor.model.errors import Invalid
 from compactor.model.names import Operation, PartitionValues
 from compactor.storage.location import StoreLocation
-from compactor.tabular import read_json_lines
+from compactor.tabular import is_named, read_json_lines, without_value
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ def read_file(
         schema = reader_of(table, properties.changes).feed_schema
         (source,) = open_feed(location, [uri], properties.changes, schema, properties.landing_format)
     else:
-        source = FeedSource(uri, read_rows(location, [uri], table.schema, properties.landing_format))
+        needed = _columns_needed(table)
+        source = FeedSource(uri, read_rows(location, [uri], table.schema, properties.landing_format, needed))
     if version_of_file(location, uri, was_read=True) != version:
         raise Invalid(f"{uri} was replaced while it was read: its newer version announces itself")
     return LandedSource(id_of_file(uri, version), source, version, sequencer)
@@ -104,7 +106,7 @@ def divide(table: Table, landed: LandedSource, quarantine: Quarantine | None = N
         def read(source: FeedSource) -> ChangeBatch:
             return _rows_to_write(table, source.source_name, source.content)
 
-        source = _parsed(landed.source, table.schema)
+        source = _parsed(landed.source, table.schema, _columns_needed(table))
         found, refused = read_applicable(source, read) if quarantines else (read(source), [])
         (divided,) = _divided(table, source.source_name, [found.rows])
         arrivals = [_arrival(landed, partition, rows) for partition, rows in divided]
@@ -162,12 +164,16 @@ def _tables_of(table: Table, landed: Sequence[LandedSource]) -> list[pa.Table]:
     """The rows of each. Messages for a table whose columns are declared are parsed at once: another type of a column,
     or another column, is in none of them, or `Invalid` is raised."""
     texts = [each.source.content for each in landed if isinstance(each.source.content, bytes)]
+    needed = _columns_needed(table)
     if len(texts) < 2 or table.schema is None:
-        return [_parsed(each.source, table.schema).content for each in landed]
+        return [_parsed(each.source, table.schema, needed).content for each in landed]
     ends = np.cumsum([text.count(b"\n") for text in texts]).tolist()
     rows = read_json_lines(b"".join(texts), f"{len(texts)} messages", table.schema)
     if rows.num_rows != ends[-1] or rows.column_names != table.schema.names:
         raise Invalid("one of the messages has other columns")
+    doubtful = [name for name in needed if name in rows.column_names and rows.column(name).null_count]
+    if not all(is_named(name, text) for name in doubtful for text in texts):
+        raise Invalid("one of the messages lacks a column")
     parts = iter([rows.slice(start, end - start) for start, end in pairwise([0, *ends])])
     return [next(parts) if isinstance(each.source.content, bytes) else each.source.content for each in landed]
 
@@ -184,11 +190,18 @@ def _arrival(
     return Arrival(partition, rows, operation, delta_id or landed.file_id, digest, landed.sequencer)
 
 
-def _parsed(source: FeedSource, schema: pa.Schema | None) -> FeedSource:
-    """The rows of a message, which are JSON lines."""
-    if not isinstance(source.content, bytes):
+def _columns_needed(table: Table) -> tuple[str, ...]:
+    return columns_needed(table.properties, table.schema, table.partitioning.keys)
+
+
+def _parsed(source: FeedSource, schema: pa.Schema | None, needed: Sequence[str] = ()) -> FeedSource:
+    """The rows of a message, which are JSON lines. `needed`: as for `read_rows`."""
+    text = source.content
+    if not isinstance(text, bytes):
         return source
-    return replace(source, content=read_json_lines(source.content, source.source_name, schema))
+    rows = read_json_lines(text, source.source_name, schema)
+    lacking = [name for name in without_value(rows, needed) if not is_named(name, text)]
+    return replace(source, content=rows.drop_columns(lacking))
 
 
 def _rows_to_write(table: Table, name: str, rows: pa.Table) -> ChangeBatch:

@@ -38,6 +38,7 @@ from compactor.tabular.filesystems import written_here
 from compactor.tabular.formats import FileMeasure, FileOutline, TabularFile
 from compactor.tabular.parquet import SharedParquet, check_row_count, columns_that_repeat, dictionary_columns_of
 from compactor.tabular.stored_types import stored_schema
+from compactor.tabular.text import is_named, without_value
 from compactor.tabular.writer import TabularWriter
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "digest_file",
     "each_begun",
     "infer_content_type",
+    "is_named",
     "measure",
     "read_batches",
     "read_batches_around",
@@ -68,5 +70,6 @@ __all__ = [
     "read_schema",
     "read_table",
     "stored_schema",
+    "without_value",
     "written_here",
 ]

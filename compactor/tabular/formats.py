@@ -56,7 +56,8 @@ class FileMeasure:
         columns: by top-level column name; a column without statistics may be absent
         footer: of Parquet
         row_groups: of Parquet, stripes of ORC, pieces of large text: see `DataFile`
-        crc32: of a file that was written here"""
+        crc32: of a file that was written here
+        unnamed: columns of the schema that JSON lines have by declaration only: no line names them"""
 
     rows: int
     size_bytes: int
@@ -65,6 +66,14 @@ class FileMeasure:
     footer: FooterRange | None = None
     row_groups: tuple[RowGroupSize, ...] = ()
     crc32: int | None = None
+    unnamed: frozenset[str] = frozenset()
+
+    @property
+    def named(self) -> pa.Schema:
+        """The columns that the file itself has."""
+        return (
+            pa.schema([each for each in self.schema if each.name not in self.unnamed]) if self.unnamed else self.schema
+        )
 
 
 @dataclass(frozen=True)

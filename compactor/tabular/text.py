@@ -6,8 +6,9 @@ CSV an empty field is null and `""` is empty text; a header row is required.
 """
 
 import io
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -328,7 +329,8 @@ class JsonLines:
 
     def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure:
         found = _infer_json(source, schema)
-        return _measured(source, found.pieces, _declared_and_found(schema, found.schema))
+        measured = _measured(source, found.pieces, _declared_and_found(schema, found.schema))
+        return replace(measured, unnamed=found.unnamed if measured.rows else frozenset())
 
 
 def _types(schema: pa.Schema | None) -> dict[str, pa.DataType]:
@@ -337,12 +339,16 @@ def _types(schema: pa.Schema | None) -> dict[str, pa.DataType]:
 
 @dataclass(frozen=True)
 class _InferredJson:
-    """The schema that fits every line, and the pieces of whole lines. `only_block`: the rows of text that is one block,
-    as they were parsed to infer the schema."""
+    """The schema that fits every line, and the pieces of whole lines.
+
+    Attributes:
+        only_block: the rows of text that is one block, as they were parsed to infer the schema
+        unnamed: declared columns without a value, which the first block does not name"""
 
     schema: pa.Schema
     pieces: Sequence[RowGroupSize]
     only_block: pa.Table | None
+    unnamed: frozenset[str]
 
 
 def _infer_json(source: Source, schema: pa.Schema | None, blocks_max: int | None = None) -> _InferredJson:
@@ -351,6 +357,7 @@ def _infer_json(source: Source, schema: pa.Schema | None, blocks_max: int | None
     kinds = dict(zip(parsed.names, parsed.types, strict=True))
     declared = frozenset(parsed.names)
     only_block: pa.Table | None = None
+    unnamed: Sequence[str] = parsed.names
     pieces: list[RowGroupSize] = []
     for number, (size_bytes, lines) in enumerate(islice(_blocks_of_lines(source), blocks_max)):
         if number == 0 and lines.lstrip()[:1] == b"[":
@@ -368,6 +375,9 @@ def _infer_json(source: Source, schema: pa.Schema | None, blocks_max: int | None
         last = pieces.pop()
         pieces.append(RowGroupSize(rows=last.rows + table.num_rows, size_bytes=last.size_bytes + size_bytes))
         only_block = table if number == 0 else None
+        unnamed = without_value(table, unnamed)
+        if number == 0:
+            unnamed = [name for name in unnamed if not is_named(name, lines)]
         found = dict(zip(table.schema.names, table.schema.types, strict=True))
         great = [name for name in found if name not in declared and has_great_floats(table.column(name))]
         found |= types_in_json(source.file.uri, lines, {name: found[name] for name in great}) if great else {}
@@ -377,7 +387,18 @@ def _infer_json(source: Source, schema: pa.Schema | None, blocks_max: int | None
             if after is None:
                 raise Invalid(f"{source.file.uri} has values of {before} and of {kind} in column {name!r}")
             kinds[name] = after
-    return _InferredJson(pa.schema(list(kinds.items())), pieces, only_block)
+    return _InferredJson(pa.schema(list(kinds.items())), pieces, only_block, frozenset(unnamed))
+
+
+def without_value(rows: pa.Table, columns: Iterable[str]) -> list[str]:
+    """Those of the columns that are null in every row."""
+    present = set(rows.column_names)
+    return [name for name in columns if name in present and rows.column(name).null_count == rows.num_rows > 0]
+
+
+def is_named(name: str, lines: bytes) -> bool:
+    """Whether JSON lines have a member of this name, unless it has other escapes: so ask of one without a value."""
+    return any(json.dumps(name, ensure_ascii=escaped).encode() in lines for escaped in (False, True))
 
 
 def _parsed_as(schema: pa.Schema | None) -> pa.Schema:

@@ -156,6 +156,31 @@ def test_a_delta_without_a_key_that_the_table_knows_is_refused_and_nothing_is_wr
     table.append({}, renamed.rename_columns(["id", "line"]), operation=operation)
 
 
+@pytest.mark.parametrize("refuses", [False, True])
+def test_json_lines_lack_a_declared_column_that_no_line_names(
+    lake: DeltaCatalog, tmp_path: Path, refuses: bool
+) -> None:
+    """A reader has null there, and all rows would have the key null."""
+    schema = pa.schema([("id", pa.int64()), ("line", pa.int64()), ("price", pa.float64())])
+    properties = {"missing_columns": "refuse"} if refuses else {}
+    table = lake.create_table("ACME.LINES.V1", [], schema, primary_keys=["id", "line"], properties=properties)
+    file = tmp_path / "lines.json"
+    for append in (table.append_rows, lambda files: table.append({}, files)):
+        file.write_text('{"line": 1, "price": 5}\n{"line": 2}\n')
+        with pytest.raises(Invalid, match="lacks primary key column 'id'"):
+            append([file])
+        file.write_text('{"id": null, "line": 1, "price": null}\n{"id": 2, "line": 1}\n')
+        append([file])
+        file.write_text('{"id": 3, "line": null, "price": null}\n')
+        append([file])
+        file.write_text('{"id": 3, "line": 1}\n')
+        if refuses:
+            with pytest.raises(Invalid, match="lacks columns that its stream has, 'price'"):
+                append([file])
+        else:
+            append([file])
+
+
 def times(unit: str, *values: str) -> pa.Table:
     at = pa.array(values).cast(pa.timestamp("us")).cast(pa.timestamp(unit))
     return pa.table({"id": range(len(values)), "at": at})

@@ -682,6 +682,26 @@ def test_rows_of_a_message_are_appended_once_however_often_it_comes(landing: Lan
     assert len(list(landing.lake.table("SHOP.STOCK.V1").stream({"day": "1"}).log.entries())) == 1
 
 
+@pytest.mark.parametrize("refuses", [False, True])
+def test_rows_of_a_message_without_a_column_that_they_need_are_refused_and_other_messages_go_on(
+    landing: Landing, refuses: bool
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("line", pa.int64()), ("day", pa.string()), ("v", pa.int64())])
+    properties = {"missing_columns": "refuse"} if refuses else {}
+    table = landing.lake.create_table(
+        "SHOP.LINES.V1", ["day"], schema, primary_keys=["id", "line"], properties=properties
+    )
+    landing.send_rows({"id": 1, "line": None, "day": "1", "v": None}, table=table.table_id)
+    landing.send_rows({"line": 1, "day": "1", "v": 2}, {"line": 2, "day": "1", "v": 2}, table=table.table_id)
+    landing.send_rows({"id": 3, "line": 1, "day": "1"}, table=table.table_id)
+    assert landing.take_all().refused == 1 + refuses
+    reasons = landing.reasons()
+    assert "lacks primary key column 'id'" in reasons
+    assert ("lacks columns that its stream has, 'v'" in reasons) == refuses
+    rows = table.scan(view="merged").to_table().to_pylist()
+    assert [(row["id"], row["v"]) for row in rows] == [(1, None)] + [(3, None)] * (not refuses)
+
+
 def test_other_rows_with_an_id_that_was_used_are_refused(landing: Landing) -> None:
     for value in (1, 2):
         landing.send_rows({"id": 1, "day": "1", "v": value}, id="one")
