@@ -8,10 +8,10 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from pydantic_core import to_json
 
+from compactor.model.clock import utc_time
 from compactor.model.names import render_partition
 
 Segment = tuple[str, str]
@@ -95,7 +95,7 @@ def time_text(at_ms: object) -> str:
     """A time in milliseconds, in UTC."""
     if not isinstance(at_ms, int):
         return word_text(at_ms)
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return utc_time(at_ms).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def partition_text(partition: object) -> str:

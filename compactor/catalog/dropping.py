@@ -20,7 +20,6 @@ After a crash a second call continues.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from compactor.catalog import appending
 from compactor.catalog.definition import TABLE_LOG, TableAction, TableDefinition, TableDropped
@@ -30,7 +29,7 @@ from compactor.catalog.news import NewsHints
 from compactor.catalog.stream import PartitionStream
 from compactor.log.durable_log import DurableLog, LogState
 from compactor.log.keys import EntryObject
-from compactor.model.clock import Clock
+from compactor.model.clock import Clock, utc_time
 from compactor.model.errors import Denied, Invalid, refuse_if
 from compactor.model.names import no_such_partition
 from compactor.storage.concurrently import run_concurrently
@@ -201,7 +200,7 @@ def _refuse_while_in_use(definition: TableDefinition, now_ms: int) -> None:
 
 
 def time_text(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return utc_time(at_ms).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _drop(

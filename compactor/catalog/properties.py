@@ -24,7 +24,7 @@ from compactor.model.counts import SortKey
 from compactor.model.document import SparseDocument
 from compactor.model.errors import Invalid, reasons_of, refuse_if
 from compactor.model.names import NOT_WRITTEN, PARTITION_STREAM_POSITION, ContentType, OpenFormat, TableId
-from compactor.model.wrong_input import json_of, meant, sentences
+from compactor.model.wrong_input import json_of, meant, sentences, shown
 from compactor.storage.location import is_remote, lies_below
 
 if TYPE_CHECKING:  # what checks properties is loaded when some are set
@@ -42,6 +42,10 @@ GRACE_SECONDS = 7 * 24 * 3600
 
 GRACE_SECONDS_MIN = 3_600
 """A shorter grace may delete files that a compaction or a writer is about to commit."""
+
+KEPT_SECONDS_MAX = 1_000 * 365 * 24 * 3_600
+"""The longest retention or grace that can be set: 1,000 years, so that its end has a date. Entries of the log may have
+longer ones."""
 
 
 class TableState(StrEnum):
@@ -257,7 +261,12 @@ class TableProperties(SparseDocument):
             raise Invalid(*unknown, "a property holds text that is not Unicode") from error
         except ValidationError as error:
             raise Invalid(*unknown, *sentences(error, TableProperties, "properties")) from error
-        refuse_if(unknown)
+        too_long = [
+            f"{name} is {shown(seconds)}: at most {KEPT_SECONDS_MAX:,} are allowed, 1,000 years"
+            for name in ("retention_seconds", "gc_grace_seconds")
+            if name in known and (seconds := getattr(parsed, name) or 0) > KEPT_SECONDS_MAX
+        ]
+        refuse_if([*unknown, *too_long])
         return parsed
 
     def difference_from(self, given: TableProperties) -> str | None:
@@ -431,8 +440,10 @@ def value_of_text(name: str, text: str) -> object:
     if field is not None and bool in (field.annotation, *get_args(field.annotation)) and text in ("true", "false"):
         return text == "true"
     is_number = field is not None and _takes_numbers(field.annotation)
-    digits = text.replace("_", "").replace(",", "")
-    return int(digits) if is_number and digits.removeprefix("-").isdecimal() else text
+    try:
+        return int(text.replace("_", "").replace(",", "")) if is_number else text
+    except ValueError:
+        return text
 
 
 def _takes_numbers(annotation: object) -> bool:

@@ -13,6 +13,10 @@ CLOCKS_DIFFER_MS = 3_600_000
 """Time by which two clocks may differ. Generous: garbage collection reads the entries of so long once more."""
 
 
+LAST_SECOND_MS = 253_402_300_799_000
+"""9999-12-31 23:59:59 UTC: Python and ISO 8601 have no later dates."""
+
+
 class Clock(Protocol):
     def now_ms(self) -> int:
         """Wall clock, milliseconds since the epoch (UTC)."""
@@ -24,6 +28,11 @@ class Clock(Protocol):
 
     def new_id(self) -> str:
         """A fresh id, unique in the world: 32 hexadecimal digits."""
+
+
+def utc_time(at_ms: int) -> datetime:
+    """A time in UTC; the last second that has a date, for later ones: a retention may be longer than dates reach."""
+    return datetime.fromtimestamp(min(at_ms, LAST_SECOND_MS) / 1000, UTC)
 
 
 def date_of(at_ms: int) -> date:

@@ -10,9 +10,9 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 
+from compactor.model.clock import utc_time
 from compactor.model.names import counted
 from compactor.planning.time_model import SLA_BUFFER
 from dispatcher.layout import partition_text, printable, time_text
@@ -199,7 +199,7 @@ NOTHING = "\N{EN DASH}"
 
 
 def iso_text(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
+    return utc_time(at_ms).isoformat(timespec="seconds")
 
 
 def seconds_words(seconds: float | None) -> str:

@@ -14,6 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from compactor import DeltaCatalog, compact
+from compactor.catalog.definition import TablePropertiesSet
+from compactor.catalog.dropping import definition_log
+from compactor.catalog.properties import TableProperties
 from compactor.lake import Table
 from compactor.model.errors import Invalid
 from tests.builders import figures_of_stream
@@ -240,6 +243,16 @@ def test_dropping_a_table_says_what_goes_and_does_it_only_when_told(
         assert "are left of it: from " in said
     assert "there is no table ACME.NEVER.V1" in lithify.refusal("drop", "ACME.NEVER.V1")
     lake.create_table("ACME.ORDERS.V2", ["day"])
+
+
+def test_a_table_whose_retention_ends_after_the_last_date_is_dropped(
+    lake: DeltaCatalog, lithify: Lithify, orders: Table, clock: ManualClock
+) -> None:
+    longer = TablePropertiesSet(properties=TableProperties(retention_seconds=300_000_000_000))
+    definition_log(lake.store, ORDERS, clock).append(lambda _: [longer])
+    dropped = lithify.run("drop", ORDERS, "--delete")
+    assert dropped.exit_code == 0
+    assert "From 9999-12-31 23:59:59 UTC on, lithify gc --delete deletes " in dropped.out
 
 
 def test_dropping_partitions_says_what_goes_and_does_it_only_when_told(

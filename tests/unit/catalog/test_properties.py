@@ -7,6 +7,8 @@ import json
 import pyarrow as pa
 import pytest
 
+from compactor.catalog.definition import TablePropertiesSet
+from compactor.catalog.dropping import definition_log
 from compactor.catalog.keys import TableFolder
 from compactor.catalog.properties import NAMES, TableProperties, TableState, value_of_text
 from compactor.lake import DeltaCatalog, Table
@@ -118,6 +120,8 @@ CONTRADICTIONS = [
     ({"rows_per_compacted_file": 0}, "rows_per_compacted_file is 0"),
     ({"bytes_per_compacted_file": "many"}, "bytes_per_compacted_file"),
     ({"gc_grace_seconds": 60}, "3600"),
+    ({"gc_grace_seconds": 10**399}, "0...: at most 31,536,000,000 are allowed"),
+    ({"retention_seconds": 31_536_000_001}, "retention_seconds is 31536000001: at most 31,536,000,000 are allowed"),
     (
         {"retention_seconds": DAY},
         "retention_seconds is 86,400: gc_grace_seconds is not set, so an attempt may take 604,800",
@@ -184,6 +188,19 @@ def test_a_property_of_a_newer_release_is_told_as_such(store: MemoryStore, order
         again(store)
 
 
+def test_a_retention_of_an_entry_that_is_longer_than_can_be_set_stays_in_force(
+    store: MemoryStore, orders: Table
+) -> None:
+    longer = TableProperties(retention_seconds=2**63 - 1, gc_grace_seconds=10**18)
+    log = definition_log(store, ORDERS, ManualClock())
+    log.append(lambda _: [TablePropertiesSet(properties=longer)])
+    again(store).set_properties({"session_plans": True})
+    assert again(store).properties == longer.changed({"session_plans": True})
+    lake(store).drop_table(ORDERS, dry_run=False)
+    with pytest.raises(Invalid, match="its id can be used again from 9999-12-31 23:59:59 UTC on"):
+        lake(store).create_table(ORDERS)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
@@ -202,6 +219,11 @@ def test_a_property_can_be_written_on_a_command_line(orders: Table, name: str, t
     by_text = orders.set_properties({name: value_of_text(name, text)})
     orders.set_properties({name: None})
     assert by_text == orders.set_properties({name: expected})
+
+
+def test_a_number_of_too_many_digits_on_a_command_line_is_refused(orders: Table) -> None:
+    with pytest.raises(Invalid, match=r'^rows_per_compacted_file is "9+\.\.\.: it must be a valid integer'):
+        orders.set_properties({"rows_per_compacted_file": value_of_text("rows_per_compacted_file", "9" * 5_000)})
 
 
 def test_every_property_says_what_it_is() -> None:

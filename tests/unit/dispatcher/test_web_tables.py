@@ -15,6 +15,9 @@ import pyarrow as pa
 import pytest
 from markupsafe import escape
 
+from compactor.catalog.definition import TablePropertiesSet
+from compactor.catalog.dropping import definition_log
+from compactor.catalog.properties import TableProperties
 from compactor.log.durable_log import DurableLog
 from compactor.log.keys import EntryObject
 from compactor.model.errors import Denied, Unavailable
@@ -183,6 +186,14 @@ def test_a_command_of_a_table_names_what_it_needs(served: Served) -> None:
     words = ["table", "log", "ACME.DAYS.V1", "--lake", "s3://b/lake", "--s3-endpoint-url", "http://s3.example:9000"]
     assert shlex.split(told) == ["lithify", *words, "--partition", "day=1 2"]
     assert commands.history().endswith("--state s3://b/state --s3-endpoint-url http://s3.example:9000")
+
+
+def test_what_is_kept_for_longer_than_there_are_dates_is_kept_until_the_last_one(served: Served) -> None:
+    served.compacted()
+    longer = TablePropertiesSet(properties=TableProperties(retention_seconds=300_000_000_000))
+    definition_log(served.desk.lake.store, TABLE, served.clock).append(lambda _: [longer])
+    last = '<time datetime="9999-12-31T23:59:59+00:00">9999-12-31 23:59:59 UTC</time>'
+    assert last in served.page(f"/tables/{TABLE}")
 
 
 @pytest.mark.parametrize("what", ["no rights", "a newer release"])
