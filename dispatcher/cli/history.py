@@ -7,10 +7,10 @@ import typer
 
 from compactor.model.errors import Invalid
 from dispatcher.cli.options import Output, OutputOption
-from dispatcher.cli.output import answer_records, on_page
+from dispatcher.cli.output import answer_records, exit_if_failed
 from dispatcher.cli.table_places import StatePlace
 from dispatcher.clients import CommandDependencies
-from dispatcher.layout import FAILED, STATUS, Column, counts, seconds_text, time_text, usd_text
+from dispatcher.layout import STATUS, Column, counts, seconds_text, time_text, usd_text
 
 End = Literal["succeeded", "failed", "cancelled", "rejected"]
 
@@ -34,7 +34,8 @@ def history(
     status: Annotated[End | None, typer.Option("--status", help="Only job runs with this status.")] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Show job runs that have ended, the latest first: all of them, or those of some days."""
+    """Show job runs that have ended, the latest first: all of them, or those of some days. Exit code 1 if some days
+    cannot be read: they are named."""
     first, last = _day(since, "--since"), _day(until, "--until")
     if first is not None and last is not None and first > last:
         raise Invalid(f"--since {first} is after --until {last}")
@@ -46,14 +47,10 @@ def history(
         for each in day.job_runs
         if (table is None or each.table == table) and (status is None or each.status == status)
     ]
-    answer_records(
-        output,
-        {"job_runs": found},
-        "job_runs",
-        _COLUMNS,
-        none="The history has no such job run.",
-        after=on_page((f"{each.day} cannot be read: {each.failure}" for each in days if each.failure), FAILED),
-    )
+    failed = {each.day: each.failure for each in days if each.failure}
+    none = "No day that can be read has such a job run." if failed else "The history has no such job run."
+    answer_records(output, {"job_runs": found, "failed": failed}, "job_runs", _COLUMNS, none=none)
+    exit_if_failed(failed)
 
 
 def _day(text: str | None, option: str) -> str | None:

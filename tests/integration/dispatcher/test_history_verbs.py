@@ -14,6 +14,7 @@ from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
 from dispatcher.records.history import EndedJobRun, day_of
 from dispatcher.records.history_upkeep import HistoryUpkeep
+from dispatcher.records.keys import HistoryDayLog
 from tests.conftest import Command
 from tests.fakes.dispatch_desk import TABLE, Desk
 from tests.fakes.manual_clock import ManualClock
@@ -74,6 +75,17 @@ def test_the_history_has_every_job_run_that_has_ended_the_latest_first(
     assert answer(command, "history", *state, "--table", "ACME.OTHER.V1")["job_runs"] == []
     assert set(found[0]) == {"day", "message_id", *EndedJobRun.model_fields}
     assert "second" in command("history", *state).out
+
+
+def test_a_day_that_cannot_be_read_is_named_beside_the_others(desk: Desk, tmp_path: Path, command: Command) -> None:
+    damaged = tmp_path / "state" / HistoryDayLog(SECOND).key / f"{1:020d}.json"
+    damaged.write_text("{damaged")
+    for output in ("text", "json", "jsonl"):
+        result = command("history", "--state", str(tmp_path / "state"), "-o", output)
+        assert (result.exit_code, "first" in result.out) == (1, True)
+        assert f"lithify: {SECOND}: history/days/{SECOND}/log/" in result.err
+        if output == "json":
+            assert list(json.loads(result.out)["failed"]) == [SECOND]
 
 
 @pytest.mark.parametrize(
