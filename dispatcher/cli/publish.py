@@ -8,8 +8,8 @@ import typer
 from compactor.catalog.stream import PartitionStream
 from compactor.lake import Table
 from compactor.model.clock import SystemClock
-from compactor.model.errors import Invalid, Unavailable
-from compactor.model.names import render_partition
+from compactor.model.errors import Invalid, LithifyError, Unavailable
+from compactor.model.names import OpenFormat, render_partition
 from compactor.publishing.glue import GlueService
 from compactor.publishing.protocol import NothingToPublish, Outcome, TablePublisher
 from compactor.publishing.publication import (
@@ -28,11 +28,12 @@ from dispatcher.cli.table_places import LakePlace
 from dispatcher.clients import CommandDependencies
 from dispatcher.layout import Column, counts
 
+_COUNTED_FILES = ("files_added", "files_removed", "files_marked")
 _COLUMNS = (
     Column("table_id", "table"),
     Column("format"),
     Column("version", show=lambda value: "-" if value is None else str(value)),
-    *counts("files_added", "files_removed", "files_marked", "behind"),
+    *counts(*_COUNTED_FILES, "behind"),
     Column("state"),
 )
 
@@ -52,14 +53,19 @@ def publish_tables(
     catalog = lake.open()
     if table is not None and not catalog.table(table).properties.publish:
         raise Invalid(f"{table} is not published: `lithify table set {table} publish=delta` (or iceberg) begins it")
-    tables = [catalog.table(each) for each in ([table] if table is not None else catalog.tables())]
-    published = [each for each in tables if each.properties.publish]
     shown, reasons = [], []
     glue = dependencies.clients.glue
-    for each in published:
-        found, refused = publish_table(catalog.store, each, lambda: glue(lake.region, endpoint_url), dry_run=dry_run)
+    for table_id in [table] if table is not None else catalog.tables():
+        try:
+            each = catalog.table(table_id)
+            if not each.properties.publish:
+                continue
+            found, said = publish_table(catalog.store, each, lambda: glue(lake.region, endpoint_url), dry_run=dry_run)
+        except LithifyError as error:
+            said = [f"{table_id}: {reason}" for reason in error.reasons]
+            found = [_failed(table_id, None, said)]
         shown += found
-        reasons += refused
+        reasons += said
     answer_records(
         output,
         {"dry_run": dry_run, "tables": shown},
@@ -76,6 +82,8 @@ def publish_tables(
 def _before(shown: Sequence[Mapping[str, object]]) -> list[str]:
     if any(each["behind"] for each in shown):
         return ["Nothing was written. Without --dry-run this would be published:"]
+    if any(each["state"] == "failed" for each in shown):
+        return []
     return ["Everything is published: there would be nothing to write."]
 
 
@@ -110,19 +118,25 @@ def _planned(table: Table, publisher: TablePublisher, streams: list[PartitionStr
         "files_marked": None,
         "behind": behind,
         "state": "behind" if behind else "published",
+        "reasons": [],
     }
 
 
 def _figures(table: Table, outcome: Outcome | PublishFailed) -> dict[str, object]:
-    figures: dict[str, object] = {"table_id": table.table_id, "format": outcome.format, "behind": None}
-    counted_files = ("files_added", "files_removed", "files_marked")
+    reasons = _reasons(table, outcome)
     if isinstance(outcome, PublishFailed):
-        return {**figures, **dict.fromkeys(("version", *counted_files)), "state": "failed"}
-    figures |= {"version": outcome.version, "state": "refused" if outcome.refused else "published"}
+        return _failed(table.table_id, outcome.format, reasons)
+    figures: dict[str, object] = {"table_id": table.table_id, "format": outcome.format, "behind": None}
+    figures |= {"version": outcome.version, "state": "refused" if outcome.refused else "published", "reasons": reasons}
     if isinstance(outcome, NothingToPublish):
-        return {**figures, **dict.fromkeys(counted_files, 0)}
-    counts = {name: getattr(outcome, name) for name in counted_files}
+        return {**figures, **dict.fromkeys(_COUNTED_FILES, 0)}
+    counts = {name: getattr(outcome, name) for name in _COUNTED_FILES}
     return {**figures, **counts, "entries": dict(outcome.entries), "rows": outcome.rows}
+
+
+def _failed(table_id: str, format_: OpenFormat | None, reasons: list[str]) -> dict[str, object]:
+    unknown = dict.fromkeys(("behind", "version", *_COUNTED_FILES))
+    return {"table_id": table_id, "format": format_, **unknown, "state": "failed", "reasons": reasons}
 
 
 def _reasons(table: Table, outcome: Outcome | PublishFailed) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from compactor import DeltaCatalog, compact
-from compactor.catalog.keys import is_open_file
+from compactor.catalog.keys import TableFolder, is_open_file
 from compactor.catalog.properties import GRACE_SECONDS
 from compactor.lake import Table
 from compactor.maintenance.garbage import delete_garbage, find_garbage
@@ -103,6 +103,39 @@ def test_publish_shows_in_a_dry_run_what_it_then_does(lake: DeltaCatalog, table:
     planned = _answer(command, "tables", "publish", "--dry-run", *where)
     assert (planned["behind"], planned["state"]) == (0, "published")
     assert command("publish", "--dry-run", *where).out.startswith("Everything is published: there would be nothing")
+
+
+def test_a_table_that_cannot_be_published_stops_no_other_and_says_why_in_every_form(
+    lake: DeltaCatalog, table: Table, command: Command, tmp_path: Path
+) -> None:
+    closed = lake.create_table("ACME.CLOSED.V1", primary_keys={"id"})
+    closed.append({}, pa.table({"id": [1]}))
+    compact(closed.table_id, delta_catalog_client=lake)
+    closed.set_properties({"publish": "delta"})
+    damaged = lake.create_table("ACME.A.V1", properties={"publish": "delta"})
+    (tmp_path / TableFolder(damaged.table_id).definition_log / f"{1:020d}.json").write_text("{damaged")
+    table.append(EU, pa.table({"id": [1]}))
+    _compact(lake)
+    for path in (tmp_path / "tables" / TABLE_ID / "compacted" / "_delta_log").iterdir():
+        path.unlink()
+    where = ("--lake", lake.location.root_uri)
+    planned = command("publish", *where, "--dry-run")
+    assert (planned.exit_code, planned.out.count("does not hold what Lithify writes there")) == (1, 1)
+    with_json = command("publish", *where, "-o", "json")
+    records = json.loads(with_json.out)["tables"]
+    assert _read(lake) == [(1, "EU")]
+    with_lines = command("publish", *where, "-o", "jsonl")
+    reasons = [json.loads(line)["reasons"] for line in with_lines.out.splitlines()]
+    assert reasons == [each["reasons"] for each in records]
+    assert [(each["table_id"], each["format"], each["state"]) for each in records] == [
+        (damaged.table_id, None, "failed"),
+        (closed.table_id, "delta", "refused"),
+        (TABLE_ID, "delta", "published"),
+    ]
+    of_damaged, of_closed = (reason for each in records for reason in each["reasons"])
+    assert f"{TableFolder(damaged.table_id).definition_log}/" in of_damaged
+    assert "written before the table was published" in of_closed
+    assert (with_json.exit_code, with_lines.exit_code) == (1, 1)
 
 
 def test_show_has_the_lag_and_publish_ends_it(
