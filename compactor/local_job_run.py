@@ -24,7 +24,7 @@ from compactor.events.session_events import publish_session
 from compactor.log_context import LOG, Logged, operator_log
 from compactor.model.background import SharedLoop
 from compactor.model.clock import Clock
-from compactor.model.errors import Conflict, Invalid, LithifyError, Unavailable
+from compactor.model.errors import Conflict, Invalid, LithifyError, Unavailable, refuse_if
 from compactor.model.machine import usable_cores
 from compactor.model.names import render_partition
 from compactor.planning.session_planner import (
@@ -38,7 +38,15 @@ from compactor.planning.session_planner import (
     rehash_of,
 )
 from compactor.planning.sizing import SESSION_SECONDS, Resources
-from compactor.planning.spec import JobRunResult, JobRunSpec, SessionFailure, SessionPlan, SessionResult, SessionSpec
+from compactor.planning.spec import (
+    JobRunResult,
+    JobRunSpec,
+    SessionFailure,
+    SessionPlan,
+    SessionResult,
+    SessionSpec,
+    violations,
+)
 from compactor.planning.time_model import without_start
 from compactor.planning.where_to_run import SessionPlacement, choose_placements
 from compactor.publishing.publication import log_refused, publish, publishers_of, with_gone_streams
@@ -475,7 +483,9 @@ def _rehash_run(lake: DeltaCatalog, stream: PartitionStream, hash_bucket_count: 
         raise Invalid(f"{stream} has no index yet: compact it first")
     if not compacted.primary_keys:
         raise Invalid(f"{stream} has no key (primary_keys is empty), so there is no index to rehash")
-    return rehash_of(lake, stream, compacted, f"rehash-{clock.new_id()}", hash_bucket_count)
+    run = rehash_of(lake, stream, compacted, f"rehash-{clock.new_id()}", hash_bucket_count)
+    refuse_if(violations(run))
+    return run
 
 
 def _nothing_to_do(session: PinnedSession) -> SessionResult:

@@ -65,6 +65,15 @@ def test_a_key_that_can_not_be_is_one_sentence_and_exit_code_2(lithify: Command,
     assert reason in " ".join(result.err.split())
 
 
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_a_rehash_to_more_hash_buckets_than_an_index_may_have_is_refused(
+    lithify: Command, options: tuple[str, ...]
+) -> None:
+    result = lithify("rehash", ORDERS, "--hash-bucket-count", "1000001", *options)
+    assert (result.exit_code, result.out) == (2, "")
+    assert "hash_bucket_count is 1,000,001: at most 1,000,000 are allowed" in result.err
+
+
 def test_every_stream_of_a_table_is_audited(lithify: Command) -> None:
     result = lithify("table", "verify", ORDERS, "--output", "json")
     assert result.exit_code == 0, result.err
