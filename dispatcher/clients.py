@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from compactor.model.clock import Clock
+from compactor.model.errors import Invalid
 from dispatcher.stops import Stops
 
 if TYPE_CHECKING:  # each verb loads what it needs
@@ -195,7 +196,10 @@ def sessions_bytes(dependencies: CommandDependencies, memory_gib: float | None) 
     """The memory of all sessions on this machine together."""
     from compactor.planning.machine_share import GIB, service_memory_bytes
 
-    return service_memory_bytes(dependencies.memory_bytes) if memory_gib is None else int(memory_gib * GIB)
+    try:
+        return service_memory_bytes(dependencies.memory_bytes) if memory_gib is None else int(memory_gib * GIB)
+    except OverflowError as error:
+        raise Invalid(f"--memory-gib {memory_gib:g}: no machine has so much memory") from error
 
 
 def dependencies_of(context: typer.Context) -> CommandDependencies:

@@ -24,7 +24,7 @@ from compactor.model.counts import SortKey
 from compactor.model.document import SparseDocument
 from compactor.model.errors import Invalid, reasons_of, refuse_if
 from compactor.model.names import NOT_WRITTEN, PARTITION_STREAM_POSITION, ContentType, OpenFormat, TableId
-from compactor.model.wrong_input import json_of, meant, sentences, shown
+from compactor.model.wrong_input import SHOWN_CHARACTERS_MAX, json_of, meant, sentences, shown
 from compactor.storage.location import is_remote, lies_below
 
 if TYPE_CHECKING:  # what checks properties is loaded when some are set
@@ -435,7 +435,7 @@ def value_of_text(name: str, text: str) -> object:
         try:
             return json_of(text, name)
         except ValueError as error:
-            raise Invalid(f"{name}: {text!r} begins as JSON and is none: {error}") from error
+            raise Invalid(f"{name}: {text[:SHOWN_CHARACTERS_MAX]!r} begins as JSON and is none: {error}") from error
     field = TableProperties.model_fields.get(name)
     if field is not None and bool in (field.annotation, *get_args(field.annotation)) and text in ("true", "false"):
         return text == "true"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import get_args
 
 from pydantic import BaseModel, JsonValue, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, from_json
 
 from compactor.model.errors import Invalid
 
@@ -45,7 +45,9 @@ def without_repeats(pairs: list[tuple[str, JsonValue]], repeated: dict[str, None
 
 
 def json_of(text: str | bytes, name: str) -> JsonValue:
-    """Raises `ValueError` for what is no JSON, and `Invalid` if a field stands more than once. `name`: of the text."""
+    """Raises `ValueError` for what is no JSON, or is nested more deeply than documents may be, and `Invalid` if a field
+    stands more than once. `name`: of the text."""
+    from_json(text.encode(errors="surrogatepass") if isinstance(text, str) else text)
     repeated: dict[str, None] = {}
     found: JsonValue = json.loads(text, object_pairs_hook=lambda pairs: without_repeats(pairs, repeated))
     if repeated:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from compactor.model.arrow_types import decoded_type
 from compactor.model.errors import Invalid
+from compactor.model.names import is_unicode
 from compactor.storage.location import StoreLocation
 from dispatcher.intake.instruction import InstructionDocument, Violations, parse_instruction
 
@@ -47,7 +48,7 @@ def parse_schema_option(text: str, location: StoreLocation) -> pa.Schema:
     fields = []
     for pair in _BETWEEN_COLUMNS.split(text):
         name, colon, kind = (part.strip() for part in pair.partition(":"))
-        if not name or not colon:
+        if not name or not colon or not is_unicode(name):
             raise Invalid(f"--schema {pair.strip()!r} is no COLUMN:TYPE, for example order_id:int64")
         fields.append(pa.field(name, _parse_type(name, kind)))
     return pa.schema(fields)
@@ -62,7 +63,7 @@ def _parse_type(name: str, text: str) -> pa.DataType:
         if timestamp is not None:
             return pa.timestamp(timestamp["unit"], timestamp["zone"].removeprefix("tz=").strip())
         return pa.type_for_alias(text)
-    except (ValueError, pa.ArrowException) as error:
+    except (ValueError, OverflowError, pa.ArrowException) as error:
         raise Invalid(
             f"--schema: column {name!r} has type {text!r}, which there is not: write Arrow's names, for example int64, "
             "double, string, bool, date32, decimal(12, 2), timestamp[us] or timestamp[us, UTC]"
@@ -90,7 +91,7 @@ def _parse_filter(text: str, schema: pa.Schema) -> pc.Expression:
     kind = decoded_type(schema.field(name).type)
     try:
         return _COMPARISONS[condition["sign"]](pc.field(name), pa.scalar(value).cast(kind))
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeEncodeError) as error:
         raise Invalid(f"--filter {text!r}: {value!r} is no {kind}, which column {name!r} is") from error
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from compactor.catalog.properties import GRACE_SECONDS
+from compactor.catalog.properties import GRACE_SECONDS, KEPT_SECONDS_MAX
 from compactor.lake import DeltaCatalog
 from compactor.log_context import LOG
 from compactor.maintenance.collection import CollectedStream, Collection, GracePeriods
@@ -48,6 +48,7 @@ def gc(
         float | None,
         typer.Option(
             min=0,
+            max=KEPT_SECONDS_MAX / _SECONDS_PER_HOUR,
             help="Hours for which files that were needed or written are kept, in tables without gc_grace_seconds. "
             "Must exceed the longest job run and the longest read. "
             f"Default: {GRACE_SECONDS / _SECONDS_PER_HOUR:g}. A table's retention counts in any case.",

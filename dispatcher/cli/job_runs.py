@@ -12,7 +12,7 @@ from rich.live import Live
 from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
 from compactor.model.errors import EXIT_INTERRUPTED, Denied, Invalid, Unavailable
-from compactor.model.names import TableId, render_partition
+from compactor.model.names import TableId, is_unicode, render_partition
 from dispatcher.cli.expressions import read_document, valid_instruction
 from dispatcher.cli.job_run_lines import Changes, is_open, job_run_lines
 from dispatcher.cli.options import (
@@ -193,12 +193,18 @@ def _against_desired(view: JobRunView) -> dict[str, object]:
     return {**record, "late_seconds": max(late, 0.0) if late is not None else None}
 
 
+def _unicode_reason(reason: str) -> str:
+    if not is_unicode(reason):
+        raise Invalid(f"--reason {reason!r} is not Unicode text")
+    return reason
+
+
 def cancel(
     dependencies: CommandDependencies,
     job_run_id: JobRunArgument,
     state: StatePlace,
     reason: Annotated[
-        str, typer.Option(help="The reason that the job run's log and its event record.")
+        str, typer.Option(help="The reason that the job run's log and its event record.", callback=_unicode_reason)
     ] = "cancelled by hand",
     output: OutputOption = Output.TEXT,
 ) -> None:
@@ -267,7 +273,9 @@ def pause(
     job_run_id: JobRun = None,
     table: TableOption = None,
     everything: EverythingOption = False,
-    reason: Annotated[str, typer.Option(help="The reason that status and the event show.")] = "paused by hand",
+    reason: Annotated[
+        str, typer.Option(help="The reason that status and the event show.", callback=_unicode_reason)
+    ] = "paused by hand",
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Start no new session of a job run, of a table, or of anything, until `resume`. Sessions that run go on to their

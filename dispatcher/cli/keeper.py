@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from compactor.catalog.properties import default_policy_of_text
+from compactor.catalog.properties import KEPT_SECONDS_MAX, default_policy_of_text
 from compactor.events.relay import NoSink
 from compactor.lake import DeltaCatalog
 from compactor.log.durable_log import DurableLog
@@ -98,7 +98,10 @@ def keep(
         float, typer.Option(min=1, help="Hours between two collections of garbage, and two cleanings of the state.")
     ] = KeeperSettings.upkeep_seconds / 3600,
     grace_hours: Annotated[
-        float | None, typer.Option(min=1, help="Grace of tables that set no `gc_grace_seconds`. Default: a week.")
+        float | None,
+        typer.Option(
+            min=1, max=KEPT_SECONDS_MAX / 3600, help="Grace of tables that set no `gc_grace_seconds`. Default: a week."
+        ),
     ] = None,
     default_policy: DefaultPolicyOption = None,
     topic_arn: Annotated[str | None, typer.Option(help="The SNS topic for the keeper's events.")] = None,

@@ -64,6 +64,9 @@ _PUBLISHED_COLUMNS = (
 _OF_ARGUMENTS = ("news_hints", "partition_by", "schema_growth")
 """Properties that follow from the other arguments of `create`."""
 
+_LIMIT_MAX = 2**63 - 2
+"""Rows of `--limit`: one more, which tells whether there are more, is the most that Arrow slices."""
+
 _ENTRY_COLUMNS = (
     Column("entry_number", "entry"),
     Column("at_ms", "at (UTC)", time_text),
@@ -286,7 +289,7 @@ def scan(
         str | None, typer.Option(help="A time in ISO 8601, or an entry number of the log of one partition.")
     ] = None,
     view: Annotated[View, typer.Option(help="merged: with the deltas that are not compacted yet.")] = "compacted",
-    limit: Annotated[int, typer.Option(min=0, help="Largest number of rows to show; 0: all.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, max=_LIMIT_MAX, help="Largest number of rows to show; 0: all.")] = 20,
     row_filter: Annotated[
         list[str] | None,
         typer.Option(

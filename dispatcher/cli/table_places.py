@@ -157,7 +157,7 @@ def parse_keys(text: str, key_columns: Sequence[str], schema: pa.Schema) -> list
 def _key_of_line(line: str, where: str, key_columns: Sequence[str], schema: pa.Schema) -> dict[str, object]:
     try:
         found = json.loads(line, parse_int=str, parse_float=str)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Invalid(f"{where} is not JSON: {error}") from error
     if not isinstance(found, dict) or not found or not set(found) <= set(key_columns):
         raise Invalid(f"{where}: write a JSON object with the columns {', '.join(key_columns)}")
@@ -178,7 +178,7 @@ def _key_value(text: str, column: pa.Field, where: str) -> object:
     arrow_type = decoded_type(column.type)
     try:
         return pa.scalar(text).cast(arrow_type).as_py()
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeEncodeError) as error:
         raise Invalid(f"{where}: {text!r} is no {arrow_type}") from error
 
 

@@ -17,13 +17,13 @@ def document_body(given: str, what: str) -> tuple[bytes, str]:
     """The document, and its name in reasons: the file's, or `what`. Raises `Invalid` if it cannot be read, or has a
     field more than once."""
     if given.lstrip().startswith("{"):
-        body, where = given.encode(), what
+        body, where = given.encode(errors="surrogatepass"), what
     else:
         try:
             body, where = Path(given).read_bytes(), given
         except OSError as error:
             raise Invalid(f"{what} {given} cannot be read: {error.strerror}".lstrip()) from error
-    with suppress(ValueError, RecursionError):  # whoever parses it says what is wrong
+    with suppress(ValueError):  # whoever parses it says what is wrong
         json_of(body, where)
     return body, where
 

@@ -98,14 +98,28 @@ REFUSED = (
 )
 
 
-def test_more_memory_than_the_machine_has_is_refused(tmp_path: Path, command: Command) -> None:
+@pytest.mark.parametrize(
+    ("memory_gib", "reason"), [("1000000", "1e+06: this machine has "), ("1e300", "1e+300: no machine has so much")]
+)
+def test_more_memory_than_the_machine_has_is_refused(
+    tmp_path: Path, command: Command, memory_gib: str, reason: str
+) -> None:
     result = command(
         "dispatch", "--queue-url", "https://sqs.us-east-1.amazonaws.com/123456789012/q", "--region", "us-east-1",
         "--state", str(tmp_path / "state"), "--lake", str(tmp_path / "lake"), "--work-folder", str(tmp_path / "work"),
-        "--memory-gib", "1000000", "--workers", "1000",
+        "--memory-gib", memory_gib, "--workers", "1000",
     )  # fmt: skip
     assert (result.exit_code, result.out) == (2, "")
-    assert "--memory-gib 1e+06: this machine has " in result.err
+    assert f"--memory-gib {reason}" in result.err
+
+
+@pytest.mark.parametrize("verb", [("gc",), ("keeper", "--once", "--state", "state", "--queue-url", "queue")])
+def test_a_grace_of_more_than_a_thousand_years_is_refused(
+    tmp_path: Path, command: Command, verb: tuple[str, ...]
+) -> None:
+    result = command(*verb, "--lake", str(tmp_path), "--grace-hours", "inf")
+    assert result.exit_code == 2
+    assert "'--grace-hours': Input should be less than or equal to 8760000" in result.err
 
 
 def test_a_limit_that_was_an_option_of_plan_is_refused_with_what_to_write(command: Command) -> None:

@@ -56,6 +56,12 @@ def test_a_pause_names_exactly_one_existing_scope(desk: Desk, state: State, comm
         assert (result.exit_code, reason in result.err) == (2, True), result.err
 
 
+@pytest.mark.parametrize("verb", ["pause", "cancel"])
+def test_a_reason_that_is_not_unicode_is_refused(desk: Desk, state: State, command: Command, verb: str) -> None:
+    result = command(verb, "run", "--reason", "\udcff", *state)
+    assert (result.exit_code, result.err) == (2, "lithify: --reason '\\udcff' is not Unicode text\n")
+
+
 def test_only_paused_scopes_can_be_resumed_and_the_answer_lists_them(
     desk: Desk, state: State, command: Command
 ) -> None:

@@ -315,6 +315,24 @@ def test_a_missing_table_is_named(lithify: Lithify, orders: Table, arguments: tu
     assert sentence in lithify.refusal(*arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("scan", ORDERS, "--limit", "9" * 30), "Invalid value for '--limit': "),
+        (("scan", ORDERS, "--filter", "day = \udcff"), r"'\udcff' is no string, which column 'day' is"),
+        (("create", "A.B.V1", "--schema", f"a:decimal({'9' * 20}, 2)"), "column 'a' has type 'decimal(9"),
+        (("create", "A.B.V1", "--schema", "a:decimal(5, -99999999999999)"), "column 'a' has type 'decimal(5, -9"),
+        (("create", "A.B.V1", "--schema", "\udcff:int64"), "is no COLUMN:TYPE"),
+        (("set", ORDERS, f"compact_when={'[' * 300 + ']' * 300}"), "begins as JSON and is none: recursion limit"),
+        (("set", ORDERS, f"compact_when={'[' * 100_000}"), "begins as JSON and is none: recursion limit"),
+    ],
+)
+def test_what_is_too_large_or_no_text_is_refused(
+    lithify: Lithify, orders: Table, arguments: tuple[str, ...], sentence: str
+) -> None:
+    assert sentence in lithify.refusal(*arguments)
+
+
 @pytest.mark.parametrize("verb", ["show", "list", "scan", "files", "schema"])
 def test_a_lake_that_does_not_exist_is_an_error(command: Command, tmp_path: Path, verb: str) -> None:
     named = () if verb in ("show", "list") else (ORDERS,)

@@ -475,7 +475,8 @@ def test_a_file_of_keys_is_answered_with_a_line_for_each(lake: DeltaCatalog, com
     assert "1 key of 2 proved gone." in command(*prove_file).out
     file.write_text('{"email": "nobody@example"}\n')
     assert command(*prove_file).exit_code == 0
-    file.write_text('{"email": "a"\n{"name": "b"}\n[1]\n{"email": []}\n')
+    lines = ('{"email": "a"', '{"name": "b"}', "[1]", '{"email": []}', "[" * 100_000, '{"email": "\\udcff"}')
+    file.write_text("\n".join(lines))
     refused = command(*prove_file)
     assert refused.exit_code == 2
     for reason in (
@@ -483,6 +484,8 @@ def test_a_file_of_keys_is_answered_with_a_line_for_each(lake: DeltaCatalog, com
         "line 2 of the keys: write a JSON object with",
         "line 3",
         "line 4",
+        "line 5 of the keys is not JSON",
+        r"line 6 of the keys, 'email': '\udcff' is no string",
     ):
         assert reason in refused.err
     file.write_text("\n")

@@ -245,6 +245,7 @@ def test_a_session_that_no_budget_could_ever_hold_is_refused_and_does_not_wait_f
     ("text", "reasons"),
     [
         ("{", ["it is not JSON"]),
+        ('{"all": "\udcff"}', ["it is not JSON"]),
         ('{"tables": {}}', ["tables: there is no such field; did you mean 'table'?"]),
         ('{"job_run": {"x": 1}}', ["job_run.x: there is no such field: it takes usd"]),
         ('{"dispatcher": {"sessions": 2}}', ["dispatcher.sessions: there is no such field: it takes clusters"]),
