@@ -109,11 +109,11 @@ class RemoteFile(io.RawIOBase):
 
     def close(self) -> None:
         if not self.closed:
+            super().close()
             if self._has_begun:
                 self._reader.forget(self.uri)
             self._held.clear()
             self._block = None
-        super().close()
 
     # -- held and fetched bytes
 
@@ -131,6 +131,8 @@ class RemoteFile(io.RawIOBase):
         if follows:
             self._has_begun = True
             self._reader.begin(self.uri, self._next_blocks(block.end))
+            if self.closed:  # meanwhile, while a thread of Arrow's reads ahead
+                self._reader.forget(self.uri)
         return block, data
 
     def _next_blocks(self, start: int) -> list[Span]:
