@@ -107,9 +107,12 @@ class ScanPiece:
             yield from self._file.read(self._row_groups)
 
     def forget(self) -> None:
-        """Drops what was requested and not read."""
+        """Drops what was requested and not read, once its request is sent. From here on none is."""
+        with self._lock:
+            self._is_begun = True
         if self._under_way is not None:
-            self._file.forget()
+            self._under_way.cancel()
+            self._under_way.add_done_callback(lambda _: self._file.forget())
 
 
 def plan_pieces(

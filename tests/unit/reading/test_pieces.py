@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from concurrent.futures import wait
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -22,9 +25,12 @@ from compactor.model.errors import Corrupt
 from compactor.model.files import DataFile, RowGroupSize
 from compactor.model.names import ContentType
 from compactor.reading.ordered_batches import batches_in_order
-from compactor.reading.pieces import ReadColumns, ScanFile, plan_pieces, readers_of
+from compactor.reading.pieces import ReadColumns, ScanFile, ScanPiece, plan_pieces, readers_of
+from compactor.storage import opening, ranges
 from compactor.storage.location import StoreLocation, parse_location
+from compactor.storage.ranges import RangeReader, Span
 from compactor.tabular import TabularFile, TabularWriter, measure
+from tests.fakes.memory_ranges import MemoryRanges
 
 THREADS = 3
 VECTOR = DeletionVectorPath(StreamFolder("ACME.T.V1", ()), "c" * 32, 1, "a" * 16)
@@ -235,3 +241,69 @@ def test_a_file_with_other_rows_than_the_log_says_is_damaged(tmp_path: Path) -> 
     other = replace(file, file=file.file.model_copy(update={"rows": 3}))
     with pytest.raises(Corrupt, match="holds 4 rows, but the log says 3"):
         read(parse_location(str(tmp_path)), [other], schema, None, ["id"])
+
+
+# -- remote files
+
+
+BYTES_AHEAD = 300_000
+REMOTE = "s3://lake/data.parquet"
+
+
+@dataclass
+class RemoteScan:
+    """Of one file, from which more than `BYTES_AHEAD` is read but for its end."""
+
+    objects: MemoryRanges
+    reader: RangeReader
+    piece: ScanPiece
+
+    def finish_requests(self) -> None:
+        """Waits until every thread that prepares reads has ended what it began before."""
+        all_here = threading.Barrier(ranges._OPENERS)
+
+        def meet() -> None:
+            all_here.wait()
+
+        wait([self.reader.soon(meet) for _ in range(ranges._OPENERS)])
+
+
+@pytest.fixture
+def remote(monkeypatch: pytest.MonkeyPatch) -> RemoteScan:
+    rows = pa.table({"id": np.random.default_rng(1).integers(0, 2**62, 100_000)})
+    sink = io.BytesIO()
+    pq.write_table(rows, sink, row_group_size=30_000, compression="none", use_dictionary=False)
+    objects = MemoryRanges({REMOTE: sink.getvalue()})
+    reader = RangeReader(objects)
+    reader.give_room(BYTES_AHEAD)
+    monkeypatch.setattr(opening, "_range_reader", lambda *_: reader)
+    size_bytes = len(objects.objects[REMOTE])
+    file = DataFile(
+        file_number=1, path=REMOTE, content_type=ContentType.PARQUET, rows=rows.num_rows, size_bytes=size_bytes
+    )
+    columns = ReadColumns(rows.schema, None, rows.schema)
+    (piece,), _ = plan_pieces(parse_location("s3://lake"), [ScanFile({}, REMOTE, file)], columns, THREADS)
+    return RemoteScan(objects, reader, piece)
+
+
+def test_what_a_closed_scan_was_about_to_request_keeps_no_room_from_the_next_one(remote: RemoteScan) -> None:
+    asked, answers = threading.Event(), threading.Event()
+
+    def stall(_: str) -> None:
+        asked.set()
+        assert answers.wait(60)
+
+    remote.objects.fail = stall
+    remote.piece.begin()
+    assert asked.wait(60)
+    remote.piece.forget()  # while the footer is requested, which says what else is to be
+    answers.set()
+    remote.finish_requests()
+    assert remote.reader.begin("s3://lake/other", [Span(0, BYTES_AHEAD)])
+
+
+def test_a_thread_that_is_late_requests_nothing_for_a_closed_scan(remote: RemoteScan) -> None:
+    remote.piece.forget()
+    remote.piece.begin()
+    remote.finish_requests()
+    assert remote.objects.requests == []
