@@ -263,8 +263,8 @@ class SharedReadings:
         kept = self._place(name)
         now_seconds = self._clock.monotonic_seconds()
         is_watched, kept.asked_seconds = now_seconds - kept.asked_seconds < WATCHED_SECONDS, now_seconds
-        if kept.beside is not None and kept.beside.done():
-            finished, kept.beside = kept.beside, None
+        finished = self._finished(kept)
+        if finished is not None:
             finished.result()  # who did not wait for it has not heard of its error
         before = kept.reading
         if before is None or self._patience_seconds is None or not is_watched:
@@ -274,8 +274,16 @@ class SharedReadings:
         kept.beside = beside = soon(partial(self._newest, kept, read, rank))
         if not wait((beside,), self._patience_seconds).done:
             return before
-        kept.beside = None
-        return beside.result()
+        return (self._finished(kept) or beside).result()
+
+    def _finished(self, kept: _Kept) -> Future[Reading[Any]] | None:
+        """What was read for who did not wait, taken out: of several threads one gets it."""
+        with self._lock:
+            beside = kept.beside
+            if beside is None or not beside.done():
+                return None
+            kept.beside = None
+            return beside
 
     def _newest(self, kept: _Kept, read: Callable[[], ValueT], rank: Rank) -> Reading[ValueT]:
         with kept.lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from dispatcher.web.rendering import Renderer
 from dispatcher.web.shared import (
     KEPT_OBJECT_BYTES_MAX,
     RATE_SHARES,
+    SECONDS_MIN,
     WATCHED_SECONDS,
     CountedStore,
     Rank,
@@ -224,6 +226,33 @@ def test_what_is_gone_is_told_at_the_next_look_to_who_did_not_wait_for_it() -> N
     assert not is_gone(), "it is not known yet"
     answers.set()
     wait_until(is_gone)
+
+
+def test_viewers_who_look_at_the_same_moment_all_have_the_reading() -> None:
+    clock, found, all_here = ManualClock(), list[object](), threading.Barrier(16)
+    shared = SharedReadings(MemoryStore(clock), 1e9, clock, patience_seconds=0.0)
+
+    def look() -> None:
+        all_here.wait()
+        try:
+            for _ in range(30_000):
+                clock.sleep(SECONDS_MIN)
+                shared.of("now", lambda: 1, Rank.OPEN_NOW)
+            found.append(1)
+        except Exception as error:  # noqa: BLE001  (of a thread)
+            found.append(error)
+
+    viewers = [threading.Thread(target=look) for _ in range(all_here.parties)]
+    interval_seconds = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for viewer in viewers:
+            viewer.start()
+        for viewer in viewers:
+            viewer.join()
+    finally:
+        sys.setswitchinterval(interval_seconds)
+    assert found == [1] * len(viewers)
 
 
 def test_a_reading_that_nobody_else_is_beside_has_all_requests() -> None:
