@@ -58,8 +58,13 @@ class ScratchFolder:
             if _has_name(lock, descriptor):
                 break
             os.close(descriptor)  # a sweep removed it before it was locked
-        (root / name).mkdir()
-        return cls(root / name, descriptor)
+        claimed = cls(root / name, descriptor)
+        try:
+            claimed.folder.mkdir()
+        except OSError:
+            claimed.remove()
+            raise
+        return claimed
 
     @property
     def lock(self) -> Path:
@@ -298,7 +303,7 @@ class Drivers:
                 file.unlink(missing_ok=True)
         for process in list(self._children.values()):
             if process.poll() is not None:
-                del self._children[process.pid]
+                self._children.pop(process.pid, None)  # another launch may remove it, too
 
 
 class Driver:

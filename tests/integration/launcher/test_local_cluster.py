@@ -6,9 +6,12 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -20,7 +23,7 @@ from compactor.model.errors import Invalid
 from compactor.model.machine import usable_cores
 from compactor.planning.sizing import Resources
 from compactor.storage.location import StoreLocation
-from launcher.clusters.drivers import Driver, read_record, sweep
+from launcher.clusters.drivers import Driver, ScratchFolder, is_locked, read_record, sweep
 from launcher.clusters.local import LocalCluster, LocalClusterSettings
 from launcher.clusters.supervisor import process_started
 from launcher.spark_job import ClusterReference, JobFailed, JobRunning, JobStatus, JobSucceeded, JobVanished, SparkJob
@@ -267,6 +270,33 @@ def test_a_job_that_cannot_be_launched_leaves_no_scratch_folder(tmp_path: Path) 
     with pytest.raises(Invalid):
         broken.launch(JOB)
     assert scratch(tmp_path) == []
+
+
+def test_a_scratch_folder_that_cannot_be_created_is_not_locked(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    with pytest.raises(FileExistsError):
+        ScratchFolder.claim(tmp_path, "job")
+    assert not is_locked(tmp_path, "job")
+    ScratchFolder.claim(tmp_path, "job").remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_jobs_that_are_launched_at_once_both_find_that_another_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = cluster(tmp_path, "")
+    end_of(launch(place))
+    both_have_looked, poll = threading.Barrier(2), subprocess.Popen.poll
+
+    def poll_together(process: subprocess.Popen[bytes]) -> int | None:
+        exit_code = poll(process)
+        both_have_looked.wait(60)
+        return exit_code
+
+    with monkeypatch.context() as patched, ThreadPoolExecutor(2) as threads:
+        patched.setattr(subprocess.Popen, "poll", poll_together)
+        jobs = list(threads.map(partial(launch, place), [replace(JOB, name=name) for name in ("one", "two")]))
+    assert [end_of(job) for job in jobs] == [JobSucceeded()] * 2
 
 
 @pytest.mark.parametrize(
