@@ -25,6 +25,15 @@ _WHERE = re.compile(r"^In CSV column #\d+: (Row #\d+: )?")
 
 _OPERATIONS = (*DMS_UPSERTS, *DMS_DELETES)
 
+_FIRST_BYTES = 1 << 20
+"""Bytes in which the first row is looked for first."""
+
+_BLOCK_BYTES_MAX = (1 << 31) - 1
+"""Bytes that Arrow parses at a time, at most."""
+
+_LARGER = 8
+"""How many times as many bytes are taken for a row that is longer."""
+
 
 @dataclass(frozen=True)
 class DmsTexts:
@@ -103,16 +112,17 @@ def _typed(body: bytes, columns: _Columns, types: Mapping[str, pa.DataType]) -> 
 
 def _texts(body: bytes, columns: _Columns, types: Mapping[str, pa.DataType], wrong: Invalid) -> DmsTexts:
     """Raises `wrong` for rows that have not as many columns, with their numbers."""
-    others: list[pv.InvalidRow] = []
+    by_number: dict[int, pv.InvalidRow] = {}
 
     def skip(row: pv.InvalidRow) -> str:
-        others.append(row)
+        by_number[row.number] = row
         return "skip"
 
     try:
         rows = _parsed(body, columns, dict.fromkeys(types, pa.binary()), nulls=[_NULL], on_other_rows=skip)
     except pa.ArrowInvalid:
         raise wrong from None
+    others = list(by_number.values())
     if others:
         numbers = ", ".join(f"{each.number - int(columns.has_header):,}" for each in others[:ROWS_SHOWN_MAX])
         more = f" and {len(others) - ROWS_SHOWN_MAX:,} more" if len(others) > ROWS_SHOWN_MAX else ""
@@ -136,11 +146,11 @@ def _converted(texts: pa.ChunkedArray, name: str, kind: pa.DataType) -> pa.Chunk
             texts = texts.cast(pa.string())
             texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
         pv.write_csv(pa.table({name: texts}), sink, pv.WriteOptions(include_header=False, quoting_style="all_valid"))
-        rows = pv.read_csv(
+        rows = _read_csv(
             sink.getvalue(),
-            read_options=pv.ReadOptions(column_names=[name]),
-            parse_options=pv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
-            convert_options=pv.ConvertOptions(
+            pv.ReadOptions(column_names=[name]),
+            pv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+            pv.ConvertOptions(
                 column_types={name: kind}, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
             ),
         )
@@ -152,8 +162,7 @@ def _converted(texts: pa.ChunkedArray, name: str, kind: pa.DataType) -> pa.Chunk
 
 def _columns_of(body: bytes, names: Sequence[str], source_name: str, without: Collection[str]) -> _Columns:
     """`names`: of the table's schema. Raises `Invalid` if the file's columns cannot be told from its first line."""
-    with pa.input_stream(pa.py_buffer(body)) as stream:
-        first = _first_row(stream, source_name)
+    first = _first_row(body, source_name)
     if first is None:
         return _Columns(None, has_header=False)
     known = {name.casefold(): name for name in names}
@@ -204,13 +213,13 @@ def _parsed(
     nulls: Sequence[str] = (_NULL, ""),
     on_other_rows: object = None,
 ) -> pa.Table:
-    return pv.read_csv(
+    return _read_csv(
         pa.py_buffer(body),
-        read_options=pv.ReadOptions(
+        pv.ReadOptions(
             column_names=columns.names, skip_rows=int(columns.has_header), use_threads=on_other_rows is None
         ),
-        parse_options=pv.ParseOptions(newlines_in_values=True, invalid_row_handler=on_other_rows),
-        convert_options=pv.ConvertOptions(
+        pv.ParseOptions(newlines_in_values=True, invalid_row_handler=on_other_rows),
+        pv.ConvertOptions(
             column_types=types,
             include_columns=only,
             null_values=nulls,
@@ -228,18 +237,39 @@ def _may_be_empty(kind: pa.DataType) -> bool:
     )
 
 
-def _first_row(stream: pa.NativeFile, source_name: str) -> Sequence[str] | None:
+def _first_row(body: bytes, source_name: str) -> Sequence[str] | None:
     """The fields of the first row, as text; None: there is none."""
-    block = stream.read(1 << 20)
-    if not block.strip():
-        return None
-    try:
-        first = pv.read_csv(
-            pa.py_buffer(block[: block.rfind(b"\n") + 1] or block),
-            read_options=pv.ReadOptions(autogenerate_column_names=True),
-            parse_options=pv.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda _: "skip"),
-        ).slice(0, 1)
-    except pa.ArrowInvalid as error:
-        raise Invalid(f"{source_name} is no CSV: {error}") from error
+    size_bytes = min(len(body), _FIRST_BYTES)
+    while True:
+        start = body[:size_bytes]
+        if not start.strip():
+            return None
+        try:
+            first = pv.read_csv(
+                # Arrow finds the columns in rows of the first block that have an end.
+                pa.py_buffer(start + b"\n" if size_bytes == len(body) else start[: start.rfind(b"\n") + 1]),
+                pv.ReadOptions(autogenerate_column_names=True, block_size=size_bytes + 1),
+                pv.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda _: "skip"),
+            ).slice(0, 1)
+            break
+        except pa.ArrowInvalid as error:
+            if size_bytes == len(body) or size_bytes * _LARGER > _BLOCK_BYTES_MAX:
+                raise Invalid(f"{source_name} is no CSV: {error}") from error
+            size_bytes = min(len(body), size_bytes * _LARGER)
     values = [first.column(at)[0].as_py() for at in range(first.num_columns)]
     return [each.decode(errors="replace") if isinstance(each, bytes) else str(each) for each in values]
+
+
+def _read_csv(
+    text: pa.Buffer, read_options: pv.ReadOptions, parse_options: pv.ParseOptions, convert_options: pv.ConvertOptions
+) -> pa.Table:
+    """Rows of any length. Arrow needs the end of a row in the block after the one in which it begins: for longer rows
+    the blocks are made larger, and threads have fewer of them."""
+    while True:
+        try:
+            return pv.read_csv(text, read_options, parse_options, convert_options)
+        except pa.ArrowInvalid as error:
+            larger = min(read_options.block_size * _LARGER, _BLOCK_BYTES_MAX)
+            if "straddling" not in str(error) or larger == read_options.block_size:
+                raise
+            read_options.block_size = larger
