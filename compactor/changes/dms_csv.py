@@ -213,12 +213,13 @@ def _parsed(
     nulls: Sequence[str] = (_NULL, ""),
     on_other_rows: object = None,
 ) -> pa.Table:
+    has_one = columns.names is not None and len(columns.names) == 1  # of which an empty line is a row
     return _read_csv(
-        pa.py_buffer(body),
+        pa.py_buffer(body.lstrip(b"\r\n") if columns.has_header else body),
         pv.ReadOptions(
             column_names=columns.names, skip_rows=int(columns.has_header), use_threads=on_other_rows is None
         ),
-        pv.ParseOptions(newlines_in_values=True, invalid_row_handler=on_other_rows),
+        pv.ParseOptions(newlines_in_values=True, ignore_empty_lines=not has_one, invalid_row_handler=on_other_rows),
         pv.ConvertOptions(
             column_types=types,
             include_columns=only,

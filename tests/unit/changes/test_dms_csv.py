@@ -50,3 +50,12 @@ def test_beside_a_value_that_is_not_of_its_type_a_long_one_is_read() -> None:
 
 def test_a_row_without_a_line_s_end_may_be_the_only_one() -> None:
     assert read("I,1,a") == [("I", 1, "a")]
+
+
+def test_empty_lines_before_a_header_are_no_rows() -> None:
+    assert read("\r\n\nOp,id,note\nI,1,a\n") == [("I", 1, "a")]
+
+
+def test_an_empty_line_is_a_row_of_a_table_of_one_column() -> None:
+    assert read("a\n\nb\n", pa.schema([("name", pa.string())])) == [("a",), ("",), ("b",)]
+    assert read("1,a\n\n2,b\n") == [(1, "a"), (2, "b")]
