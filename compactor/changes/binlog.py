@@ -25,7 +25,7 @@ from compactor.changes.change_batch import OR_DROPPED, Bools, ChangeBatch, FeedC
 from compactor.changes.conversion import converted
 from compactor.changes.debezium import OF_SOURCE
 from compactor.changes.debezium_values import DECIMAL_DIGITS_MAX
-from compactor.changes.json_lines import as_written, event_of, exact_json, lines_of, read_events, text_fields
+from compactor.changes.json_lines import as_written, event_of, exact_json, read_events, text_fields, text_lines_of
 from compactor.model.errors import Invalid
 from compactor.schemas.cast import cast_column
 
@@ -176,7 +176,7 @@ def _types_of_mysql(events: pa.Table) -> dict[str, str]:
 
 def _lines(body: bytes, source_name: str) -> tuple[list[bytes], Int64s]:
     """The events, and their numbers from 0."""
-    lines = lines_of(body, source_name)
+    lines = text_lines_of(body, source_name)
     if all(lines):
         return lines, np.arange(len(lines))
     return [line for line in lines if line], np.array([at for at, line in enumerate(lines) if line], np.int64)

@@ -51,6 +51,11 @@ def failures(rows: int, attempt: Callable[[int, int], object]) -> dict[str, Int6
     return {reason: np.array(each, np.int64) for reason, each in found.items()}
 
 
+def failing(rows: int, attempt: Callable[[int, int], object]) -> list[int]:
+    """The rows of all of the `failures`, ascending."""
+    return sorted(number for each in failures(rows, attempt).values() for number in each.tolist())
+
+
 def converted(values: ValuesT, convert: Callable[[ValuesT], ValuesT], numbers: Int64s, source_name: str) -> ValuesT:
     """The converted values. `numbers`: of the rows in their source.
 

@@ -26,7 +26,7 @@ from compactor.catalog.feed import DELETES, UPSERTS
 from compactor.changes.change_batch import OR_DROPPED, Bools, ChangeBatch, FeedColumns, Int64s, Refusals, mask_of
 from compactor.changes.conversion import converted
 from compactor.changes.debezium_values import as_declared, json_type, logical, wire_type
-from compactor.changes.json_lines import event_of, lines_of, read_events, refused_event
+from compactor.changes.json_lines import event_of, read_events, refused_event, text_lines_of
 from compactor.model.errors import Invalid
 from compactor.schemas.cast import joined
 
@@ -85,7 +85,7 @@ def changes_of_debezium(body: bytes, columns: FeedColumns, source_name: str) -> 
 
 def _runs(body: bytes, source_name: str) -> Iterator[_Run]:
     """Tombstones (`null`) and empty lines are left out: the delete before a tombstone says which row is gone."""
-    lines = lines_of(body, source_name)
+    lines = text_lines_of(body, source_name)
     if b'"payload"' in body:
         lines = [b"" if _is_wrapped_tombstone(line) else line for line in lines]
     held: list[bytes] = []

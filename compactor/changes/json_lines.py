@@ -10,7 +10,7 @@ import pyarrow.json as pj
 from pydantic_core import from_json, to_json
 
 from compactor.changes.change_batch import ChangesRefused, Int64s, Refusals
-from compactor.changes.conversion import failures
+from compactor.changes.conversion import failing, failures
 from compactor.model.errors import Invalid
 from compactor.tabular.json_depth import DEPTH_MAX, refuse_deep_lines
 from compactor.tabular.text import promote_json
@@ -22,37 +22,58 @@ _ROW = re.compile(r" in row (\d+)$")
 """Arrow counts rows from 0."""
 _WITHOUT_LINES = re.compile(rb"\}\{")
 """The pattern of objects without a line between them. It is found in a third of the time of the same text with `in`."""
+_NEXT = re.compile(r"\}\s*(?=\{)")
+"""The end of an object before another one."""
 _BEGINS_AS_A_TIME = re.compile(r"\d{4}-\d\d-\d\d")
 
 
-def lines_of(body: bytes, source_name: str) -> list[bytes]:
+def lines_of(body: bytes) -> list[bytes]:
     """An event a line, without spaces around it; what is no event (an empty line, a tombstone `null`) is empty.
 
-    Firehose writes events one behind the other, without a line's end: they are told apart here. Raises `Invalid`.
+    Firehose writes events one behind the other, without a line's end: they are told apart here.
     """
     lines = [line.strip() for line in body.split(b"\n")]
     if _WITHOUT_LINES.search(body):
-        lines = [event for number, line in enumerate(lines) for event in _events_of(line, number, source_name)]
+        lines = [event for line in lines for event in _events_of(line)]
     return [b"" if line == b"null" else line for line in lines]
 
 
-def _events_of(line: bytes, number: int, source_name: str) -> Sequence[bytes]:
+def _events_of(line: bytes) -> Sequence[bytes]:
+    """What cannot be read ends where the next event may begin, and is refused as an event."""
     if b"}{" not in line:
         return [line]
-    text, decoder = line.decode(), json.JSONDecoder()
+    text, decoder = line.decode(errors="surrogateescape"), json.JSONDecoder()
     found, begin = [], 0
     while begin < len(text):
         try:
             _, end = decoder.raw_decode(text, begin)
-        except ValueError as error:
-            raise not_json(number, source_name, error) from error
-        found.append(text[begin:end].encode())
-        begin = end + len(text[end:]) - len(text[end:].lstrip())
+        except (ValueError, RecursionError):
+            next_one = _NEXT.search(text, begin)
+            end = len(text) if next_one is None else next_one.end()
+        found.append(text[begin:end].encode(errors="surrogateescape"))
+        begin = end
+        while text[begin : begin + 1].isspace():
+            begin += 1
     return found
 
 
-def not_json(number: int, source_name: str, error: Exception) -> ChangesRefused:
-    return refused_event(number, source_name, f"it is not JSON ({error})")
+def text_lines_of(body: bytes, source_name: str) -> list[bytes]:
+    """See `lines_of`. Raises `ChangesRefused` with the events that are not UTF-8, which Arrow takes."""
+    lines = lines_of(body)
+    try:
+        _validate(body)
+    except pa.ArrowInvalid:
+        refused = Refusals(source_name)
+        wrong = failing(len(lines), lambda first, last: _validate(b"\n".join(lines[first:last])))
+        refused.add(wrong, "it is not UTF-8")
+        refused.raise_if_any()
+    return lines
+
+
+def _validate(text: bytes) -> None:
+    """Raises `pa.ArrowInvalid`. Arrow looks at the bytes where they are; decoded, they may take four times as many."""
+    ends = pa.array([0, len(text)]).buffers()[1]
+    pa.Array.from_buffers(pa.large_string(), 1, [None, ends, pa.py_buffer(text)]).validate(full=True)
 
 
 def event_of(line: bytes, number: int, source_name: str) -> Mapping[str, Any]:
@@ -64,7 +85,7 @@ def event_of(line: bytes, number: int, source_name: str) -> Mapping[str, Any]:
         try:
             event = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise not_json(number, source_name, error) from error
+            raise refused_event(number, source_name, f"it is not JSON ({error})") from error
     if not isinstance(event, dict):
         raise refused_event(number, source_name, f"it is no change event but {type(event).__name__}")
     return event

@@ -42,7 +42,7 @@ def parts_by_table(source: FeedSource, paths: Sequence[str], tables: Mapping[str
     if isinstance(content, pa.Table):
         names = _names_of_rows(content, paths, source.source_name)
     else:
-        lines = lines_of(content, source.source_name)
+        lines = lines_of(content)
         names = _names_of_events(lines, paths, source.source_name)
     refused = Refusals(source.source_name)
     found: dict[str, FeedSource] = {}

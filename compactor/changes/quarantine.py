@@ -118,7 +118,7 @@ class _Lines:
 
     def __init__(self, source_name: str, text: bytes) -> None:
         self._source_name = source_name
-        self._lines = lines_of(text, source_name)
+        self._lines = lines_of(text)
 
     @property
     def content(self) -> bytes:
@@ -158,7 +158,7 @@ class _Rows:
 def _as_json(line: bytes) -> bytes:
     """The event as it was written; as text, if it is no JSON."""
     try:
-        json.loads(line)
+        json.loads(line.decode())
     except (ValueError, RecursionError):
         return json.dumps(line.decode(errors="replace")).encode()
     return line

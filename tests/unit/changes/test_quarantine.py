@@ -143,6 +143,49 @@ def test_events_of_a_binlog_are_quarantined_too(
     assert rows(table) == [(1, 1)]
 
 
+def test_of_events_that_no_line_divides_only_those_that_cannot_be_read_are_quarantined(
+    lake: DeltaCatalog, tmp_path: Path
+) -> None:
+    table = feed_table(lake, "debezium")
+    events = [json.dumps(envelope(at, id=at, day="a}{b" if at == 5 else "day", v=at)).encode() for at in range(1, 9)]
+    events[1] = events[1].replace(b'"day"', b'"d\xe9j\xe0"')
+    events[3] = b'{"op": "c", "before": }'
+    events[5] = b'{"op":' * 100_000 + b"1" + b"}" * 100_000
+    events[6] += b" "
+    events[7] = events[7][:-1]
+    (tmp_path / "feed.json").write_bytes(b"".join(events[:5]) + b"\n" + b"".join(events[5:]))
+    added = table.append_changes([tmp_path / "feed.json"], quarantine=tmp_path / "refused")
+    found = quarantined(added.quarantine_uri)
+    assert [each["row"] for each in found] == [2, 4, 6, 8]
+    assert [each["change"] for each in found] == [events[at].decode(errors="replace") for at in (1, 3, 5, 7)]
+    assert rows(table) == [(1, 1), (3, 3), (5, 5), (7, 7)]
+
+
+@pytest.mark.parametrize(
+    ("feed", "event"),
+    [
+        ("debezium", '{"op": "c", "before": null, "after": {"id": 1, "day": "1"}, "source": {"file": "a"}}'),
+        ("maxwell", '{"type": "insert", "data": {"id": 1, "day": "1"}, "database": "a"}'),
+        ("canal", '{"type": "INSERT", "data": [{"id": "1", "day": "1"}], "es": 1, "isDdl": false, "database": "a"}'),
+    ],
+)
+@pytest.mark.parametrize("what", [b"caf\xe9", b"\xed\xa0\x80"], ids=["latin-1", "half a surrogate pair"])
+def test_an_event_that_is_not_utf_8_is_quarantined_and_named(
+    lake: DeltaCatalog, tmp_path: Path, feed: str, event: str, what: bytes
+) -> None:
+    table = lake.create_table(
+        "SHOP.ORDERS.V1", ["day"], schema=SCHEMA, primary_keys=["id"], properties={"changes": feed}
+    )
+    damaged = event.encode().replace(b'"a"', b'"' + what + b'"')
+    (tmp_path / "feed.json").write_bytes(b"\n".join([event.encode(), damaged, event.encode(), b""]))
+    with pytest.raises(Invalid, match=r"feed\.json, row 2: it is not UTF-8"):
+        table.append_changes([tmp_path / "feed.json"])
+    added = table.append_changes([tmp_path / "feed.json"], quarantine=tmp_path / "refused")
+    (found,) = quarantined(added.quarantine_uri)
+    assert found["change"] == damaged.decode(errors="replace")
+    assert rows(table) == [(1, None)]
+
+
 def test_rows_keep_the_numbers_that_they_have_in_their_file(lake: DeltaCatalog, tmp_path: Path) -> None:
     table = feed_table(lake, {"format": "ops", "column": "op"})
     file = tmp_path / "feed.parquet"
