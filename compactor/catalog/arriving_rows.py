@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from compactor.catalog.feed import DELETES, IMAGES_BEFORE, UPSERTS
 from compactor.catalog.partition_split import NO_PARTITIONS, Partitioning
-from compactor.model.arrow_types import value_type
+from compactor.model.arrow_types import holds_text, value_type
 from compactor.model.errors import Invalid
 from compactor.model.files import ColumnStats
 from compactor.model.names import Operation, PartitionValues, counted
@@ -121,7 +121,7 @@ class ArrivingRowsCheck:
         self._derived = {key: column for key, column in derived.items() if schema.get_field_index(column) >= 0}
         self._partitioning, self._is_upsert, self._values = partitioning, is_upsert, partition
         self._nulls_differ = is_published and is_upsert
-        self._text = [each.name for each in schema if _holds_text(each.type)]
+        self._text = [each.name for each in schema if holds_text(each.type)]
         self._markers = _markers(schema) if is_upsert else []
         self._rows = 0
 
@@ -260,8 +260,3 @@ def _is_struct(kind: pa.DataType | None) -> bool:
 
 def _is_text(kind: pa.DataType | None) -> bool:
     return kind is not None and (pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _holds_text(kind: pa.DataType) -> bool:
-    kind = value_type(kind)
-    return _is_text(kind) or any(_holds_text(kind.field(position).type) for position in range(kind.num_fields))

@@ -6,12 +6,14 @@ source costs nothing, and each bad row some conversions.
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from compactor.changes.change_batch import Int64s, Refusals
+from compactor.model.arrow_types import decoded_type, holds_text
 from compactor.model.errors import Invalid
 
 FAILING_ROWS_MAX = 10_000
@@ -54,6 +56,26 @@ def failures(rows: int, attempt: Callable[[int, int], object]) -> dict[str, Int6
 def failing(rows: int, attempt: Callable[[int, int], object]) -> list[int]:
     """The rows of all of the `failures`, ascending."""
     return sorted(number for each in failures(rows, attempt).values() for number in each.tolist())
+
+
+def refuse_wrong_text(rows: pa.Table, source_name: str) -> None:
+    """Raises `ChangesRefused` with the rows that hold text that is not UTF-8, which Arrow takes."""
+    refused = Refusals(source_name)
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        if not holds_text(column.type):
+            continue
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            wrong = failing(len(column), partial(_validate, column))
+            refused.add(wrong, f"column {name!r} holds text that is not UTF-8")
+    refused.raise_if_any()
+
+
+def _validate(column: pa.ChunkedArray, first: int, last: int) -> None:
+    """Of a slice, the values of all rows would be validated where they are nested or in a dictionary."""
+    plain = column.slice(first, last - first).cast(decoded_type(column.type))
+    plain.take(np.arange(len(plain))).validate(full=True)
 
 
 def converted(values: ValuesT, convert: Callable[[ValuesT], ValuesT], numbers: Int64s, source_name: str) -> ValuesT:

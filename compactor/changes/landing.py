@@ -16,6 +16,7 @@ from compactor.catalog.stream_schema import columns_needed
 from compactor.catalog.tables import Table
 from compactor.changes.appending import OF_DELETES, OF_UPSERTS, batch_of_sources, reader_of
 from compactor.changes.change_batch import ChangeBatch
+from compactor.changes.conversion import refuse_wrong_text
 from compactor.changes.latest import refuse_incomplete
 from compactor.changes.quarantine import Quarantine, read_applicable
 from compactor.changes.sources import FeedSource, open_feed
@@ -205,7 +206,9 @@ def _parsed(source: FeedSource, schema: pa.Schema | None, needed: Sequence[str] 
 
 
 def _rows_to_write(table: Table, name: str, rows: pa.Table) -> ChangeBatch:
-    """Rows without a value of a partition key are refused: they have no place in the table."""
+    """Rows without a value of a partition key are refused, since they have no place in the table, and so are those of
+    which a text is not UTF-8."""
+    refuse_wrong_text(rows, name)
     changes = ChangeBatch(name, rows, np.zeros(rows.num_rows, np.bool_), np.arange(rows.num_rows))
     refuse_incomplete(changes, table.partitioning, (), ())
     return changes

@@ -146,7 +146,7 @@ class _Rows:
         wrong = np.array(sorted(rows), np.int64)
         found = []
         taken = self.content.take(wrong)
-        values_of = taken.as_written() if isinstance(taken, DmsTexts) else python_rows(taken)
+        values_of = taken.as_written() if isinstance(taken, DmsTexts) else python_rows(taken, replaces_bytes=True)
         for at, values in zip(wrong.tolist(), values_of, strict=True):
             change = to_json(values, bytes_mode="base64", inf_nan_mode="strings", fallback=str)
             found.append(RefusedChange(self._source_name, int(self._numbers[at]), rows[at], change))

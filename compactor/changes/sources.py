@@ -17,6 +17,7 @@ from compactor.catalog.feed import OF_ROWS, Feed, FeedFormat
 from compactor.catalog.partition_split import Partitioning
 from compactor.changes.binlog import changes_of_canal, changes_of_maxwell
 from compactor.changes.change_batch import ChangeBatch, FeedColumns
+from compactor.changes.conversion import refuse_wrong_text
 from compactor.changes.debezium import changes_of_debezium
 from compactor.changes.dms_csv import DmsTexts, read_dms_csv
 from compactor.changes.ops import changes_of_dms, changes_of_rows
@@ -127,6 +128,7 @@ class ChangeReader:
             [self._in_feed(each) for each in self.partitioning.columns],
         )
         if isinstance(content, pa.Table):
+            refuse_wrong_text(columns.left(content), name)
             is_of_dms = self.feed.format is FeedFormat.DMS
             found = changes_of_dms(content, name) if is_of_dms else changes_of_rows(content, self.feed, name, columns)
             return replace(found, rows=columns.left(found.rows))

@@ -36,6 +36,13 @@ def _storage_type(arrow_type: pa.DataType) -> pa.DataType:
     return arrow_type.storage_type if isinstance(arrow_type, pa.BaseExtensionType) else arrow_type
 
 
+def holds_text(arrow_type: pa.DataType) -> bool:
+    """Whether values of the type are text, or have some at any depth."""
+    kind = value_type(arrow_type)
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return is_text or any(holds_text(kind.field(position).type) for position in range(kind.num_fields))
+
+
 def stored_values(array: pa.Array, keep_dictionary: bool = False) -> pa.Array:
     """The stored values of dictionaries, run ends and extension types, also nested ones.
 

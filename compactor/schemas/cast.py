@@ -8,7 +8,14 @@ import pyarrow.compute as pc
 from compactor.model.arrow_types import decoded_type, stored_values
 from compactor.model.errors import Corrupt, Invalid
 from compactor.schemas.open_types import widens_to_open
-from compactor.schemas.unify import _text_for_nanoseconds, is_list, plain_schema, unify_schemas, unify_types
+from compactor.schemas.unify import (
+    _text_for_nanoseconds,
+    is_list,
+    plain_schema,
+    unify_schemas,
+    unify_types,
+    with_fields,
+)
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -186,19 +193,26 @@ def _offsets(array: pa.Array) -> pa.Array:
     return pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(_lengths(array))])
 
 
-def python_rows(table: pa.Table) -> list[dict[str, object]]:
+def python_rows(table: pa.Table, *, replaces_bytes: bool = False) -> list[dict[str, object]]:
     """The rows as Python values. A column of a precision that Python lacks (nanoseconds) becomes text.
 
-    Raises `Corrupt` for text that is not UTF-8. Only registered files may hold it: `append` refuses it elsewhere.
+    Raises `Corrupt` for text that is not UTF-8, unless its bytes are to be replaced. Only registered files may hold it:
+    `append` refuses it elsewhere.
     """
-    columns = [_python_values(column, name) for name, column in zip(table.column_names, table.columns, strict=True)]
+    columns = [
+        _python_values(column, name, replaces_bytes=replaces_bytes)
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    ]
     return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _python_values(column: pa.ChunkedArray, name: str) -> list[object]:
+def _python_values(column: pa.ChunkedArray, name: str, *, replaces_bytes: bool) -> list[object]:
     try:
         values: list[object] = column.to_pylist()
     except UnicodeDecodeError as error:
+        if replaces_bytes:
+            readable = _bytes_for_text(_text_for_nanoseconds(column.type))
+            return [_with_text(each) for each in cast_column(column, readable).to_pylist()]
         raise Corrupt(
             f"column {name!r} holds text that is not UTF-8 ({error}), as its writer stored it: append these rows anew; "
             "to read the bytes, cast the column of a scan's to_table() to binary"
@@ -206,3 +220,18 @@ def _python_values(column: pa.ChunkedArray, name: str) -> list[object]:
     except ValueError:
         values = cast_column(column, _text_for_nanoseconds(column.type)).to_pylist()
     return values
+
+
+def _bytes_for_text(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return pa.large_binary()
+    return with_fields(kind, lambda field: field.with_type(_bytes_for_text(field.type)))
+
+
+def _with_text(value: object) -> object:
+    """A value with text in place of bytes, at any depth."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, list | tuple):
+        return [_with_text(each) for each in value]
+    return {name: _with_text(each) for name, each in value.items()} if isinstance(value, dict) else value

@@ -49,7 +49,7 @@ def types_in_json(uri: str, lines: bytes, inferred: Mapping[str, pa.DataType]) -
     """The types of these columns by the numbers in the text, in place of the inferred ones. Raises `Invalid` for whole
     numbers of more than 38 digits."""
     try:
-        rows = list(_objects(lines.decode()))
+        rows = list(_objects(lines.decode(errors="replace")))  # of numbers: who reads its text refuses what is none
     except json.JSONDecodeError:  # it has numbers that JSON does not have, such as Inf, and those are floats
         return dict(inferred)
     return {
