@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.changes.change_batch import Int64s, Refusals, mask_of
+from compactor.changes.conversion import refuse_wrong_text
 from compactor.changes.json_lines import lines_of, read_events
 from compactor.changes.sources import FeedSource
 from compactor.model.errors import Invalid
@@ -44,6 +45,7 @@ def parts_by_table(source: FeedSource, paths: Sequence[str], tables: Mapping[str
     else:
         lines = lines_of(content)
         names = _names_of_events(lines, paths, source.source_name)
+    refuse_wrong_text(pa.table({".".join(paths): names}), source.source_name)
     refused = Refusals(source.source_name)
     found: dict[str, FeedSource] = {}
     by_table: dict[str, list[str]] = {}
