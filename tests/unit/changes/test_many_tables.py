@@ -75,7 +75,9 @@ def test_nothing_is_added_if_a_change_is_of_another_table_or_says_none(lake: Del
     with pytest.raises(Invalid, match=r"a\.json, row 1, 2: it does not say which table it is of"):
         lake.append_changes([file], "debezium", "source.db.source.table", TABLES)
     file.write_bytes(file.read_bytes().replace(b"users", b"\xff"))
-    with pytest.raises(Invalid, match=r"a\.json, row 2: column 'source.schema.source.table' holds text that is not UTF-8"):
+    with pytest.raises(
+        Invalid, match=r"a\.json, row 2: column 'source.schema.source.table' holds text that is not UTF-8"
+    ):
         lake.append_changes([file], "debezium", "source.schema.source.table", TABLES)
     broken = written(tmp_path / "b.json", event("items", 1), {**event("orders", 1), "op": "t"})
     with pytest.raises(Invalid, match=r"b\.json \(changes of shop\.orders\), row 2: "):
