@@ -17,6 +17,10 @@ NAME_LENGTH_MAX = 100
 """Limit of a job's name: services take 64 to 256 characters, file systems 255 bytes with a suffix."""
 
 
+JOB_NAMES_BEGIN = "lithify-"
+"""Names of jobs and clusters begin so."""
+
+
 def job_name(state: StoreLocation, job_run_id: str, session_id: str, attempt: int) -> str:
     """The name of an attempt on every cluster: letters, digits and hyphens. The same attempt has the same name, so that
     a launch with a lost answer can be found; a job run of the same id in another state has other names. Pure.
@@ -25,7 +29,7 @@ def job_name(state: StoreLocation, job_run_id: str, session_id: str, attempt: in
     """
     whole = "\0".join((state.root_uri, state.endpoint_url or "", job_run_id, session_id, str(attempt)))
     end = f"-a{attempt}-{hashlib.sha256(whole.encode()).hexdigest()[:12]}"
-    cleaned = re.sub(r"[^A-Za-z0-9]+", "-", f"lithify-{session_id}").strip("-")
+    cleaned = re.sub(r"[^A-Za-z0-9]+", "-", f"{JOB_NAMES_BEGIN}{session_id}").strip("-")
     return cleaned[: NAME_LENGTH_MAX - len(end)].rstrip("-") + end
 
 

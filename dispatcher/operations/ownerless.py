@@ -29,7 +29,7 @@ def owners_in(records: JobRunStore, job_run_tags: frozenset[str]) -> Owners:
             for session in state.open_sessions()
             for name in _names_of(records, work.job_run_id, session)
         ),
-        unreadable_job_runs=tuple(str(work) for work, state in zip(open_work, states) if state is None),
+        unreadable_job_runs=tuple(work.job_run_id for work, state in zip(open_work, states) if state is None),
     )
 
 

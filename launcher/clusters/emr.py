@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from compactor.model.clock import Clock
-from compactor.model.errors import Invalid, Unavailable
+from compactor.model.errors import Denied, Invalid, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan, ClusterUse
 from launcher.clusters import LaunchedJob
 from launcher.emr.reasons import of_cluster, of_program
@@ -20,7 +20,7 @@ from launcher.emr.settings import STATE_TAG, EmrSettings, tags_of
 from launcher.sizing.cluster_choice import ClusterRoom
 from launcher.sizing.instance_types import InstanceType, PriceList
 from launcher.sizing.money import SECONDS_MIN, Nodes, rates_of
-from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobVanished, SparkJob
+from launcher.spark_job import JOB_NAMES_BEGIN, ClusterReference, JobRunning, JobStatus, JobVanished, SparkJob
 
 KIND = "emr"
 CLUSTER_ID = "cluster_id"
@@ -86,12 +86,19 @@ class EmrCluster:
         return found
 
     def launched(self) -> Iterator[LaunchedJob]:
-        """All running jobs that Lithify launched here, of any state store."""
+        """All running jobs that Lithify launched here, of any state store, as far as they may be described."""
         for seen in self._service.clusters(sorted(LIVE_STATES)):
-            whole = self._service.cluster(seen.cluster_id)
+            whole = self._described(seen.cluster_id) if seen.name.startswith(JOB_NAMES_BEGIN) else None
             if whole is not None and STATE_TAG in whole.tags and whole.state in LIVE_STATES:
                 reference = self._reference(whole.cluster_id)
                 yield LaunchedJob(reference, whole.name, whole.state, whole.tags, whole.created_at_ms)
+
+    def _described(self, cluster_id: str) -> ClusterSeen | None:
+        """None for one of another deployment, which the role of this one may not describe."""
+        try:
+            return self._service.cluster(cluster_id)
+        except Denied:
+            return None
 
     def _find(self, name: str, ended_within_seconds: float) -> ClusterReference | None:
         """Searches running clusters, and ended ones that were launched within this many seconds."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from compactor.model.clock import Clock
-from compactor.model.errors import Conflict, Invalid, Unavailable
+from compactor.model.errors import Conflict, Denied, Invalid, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan, ClusterUse
 from launcher.clusters import LaunchedJob
 from launcher.emr.reasons import CANCELLED, of_program
@@ -18,12 +18,21 @@ from launcher.emr.service import (
     SERVERLESS_LIVE_STATES,
     SERVERLESS_PAID_STATES,
     EmrServerlessService,
+    JobRunSeen,
 )
 from launcher.emr.settings import STATE_TAG, EmrServerlessSettings, tags_of
 from launcher.sizing.cluster_choice import ClusterRoom
 from launcher.sizing.instance_types import PriceList
 from launcher.sizing.serverless import with_cost_of_hours
-from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobSucceeded, JobVanished, SparkJob
+from launcher.spark_job import (
+    JOB_NAMES_BEGIN,
+    ClusterReference,
+    JobRunning,
+    JobStatus,
+    JobSucceeded,
+    JobVanished,
+    SparkJob,
+)
 
 KIND = "emr_serverless"
 APPLICATION_ID, JOB_RUN_ID = "application_id", "job_run_id"
@@ -95,12 +104,19 @@ class EmrServerlessCluster:
         return None
 
     def launched(self) -> Iterator[LaunchedJob]:
-        """All that Lithify started here and that still runs, whatever state store's it is."""
+        """All running jobs that Lithify launched here, of any state store, as far as they may be described."""
         for seen in self._service.job_runs(sorted(SERVERLESS_LIVE_STATES)):
-            whole = self._service.job_run(seen.job_run_id)
+            whole = self._described(seen.job_run_id) if seen.name.startswith(JOB_NAMES_BEGIN) else None
             if whole is not None and STATE_TAG in whole.tags and whole.state in SERVERLESS_LIVE_STATES:
                 reference = self._reference(whole.job_run_id)
                 yield LaunchedJob(reference, whole.name, whole.state, whole.tags, whole.created_at_ms)
+
+    def _described(self, job_run_id: str) -> JobRunSeen | None:
+        """None for one of another deployment, which the role of this one may not describe."""
+        try:
+            return self._service.job_run(job_run_id)
+        except Denied:
+            return None
 
     def _reference(self, job_run_id: str) -> ClusterReference:
         ids = {APPLICATION_ID: self._settings.application_id, JOB_RUN_ID: job_run_id}

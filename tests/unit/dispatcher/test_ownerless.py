@@ -8,13 +8,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from compactor.log.keys import EntryObject
 from compactor.model.errors import Unavailable
 from compactor.planning.bundle_plan import BundleBounds
 from compactor.storage.local import LocalStore
 from compactor.storage.location import parse_location
 from dispatcher.operations.ownerless import owners_in, sweep_once
-from dispatcher.records.keys import JobRunLogFolder
-from dispatcher.records.work_id import WorkId
+from dispatcher.records.keys import JobRunLogFolder, MarkedJobRun
+from dispatcher.records.work_id import ShardNumber, WorkId
 from launcher.emr.settings import tag_value
 from launcher.spark_job import job_name
 from launcher.sweep import Owners, Sweep
@@ -87,6 +88,14 @@ def test_a_job_run_whose_log_cannot_be_read_is_named(desk: Desk) -> None:
     desk.state.overwrite(first.key, b"no entry")
     assert owners(desk, job_run_id).unreadable_job_runs == (job_run_id,)
     assert owners(desk, "another").unreadable_job_runs == ()
+    desk.close()
+
+
+def test_a_shard_whose_log_cannot_be_read_keeps_the_clusters_of_its_job_run(desk: Desk) -> None:
+    shard = WorkId("wide", ShardNumber(0, 8))
+    desk.records.mark(MarkedJobRun(shard.text, 0, desk.clock.now_ms(), "newer", 1))
+    desk.state.put_if_absent(EntryObject(desk.records.log(shard.text).folder, 1).key, b"no entry")
+    assert owners(desk, "wide").unreadable_job_runs == ("wide",)
     desk.close()
 
 
