@@ -155,7 +155,9 @@ class TablePublishedEvent(EventData):
     Attributes:
         published_table_id: the table that is published
         version: of the published table; `snapshot`: its id, in formats that have one
-        entries: the entry of each published stream's log that it has now, by encoded partition
+        entries: the entry of each published stream's log that it has now, by encoded partition; of the first partitions
+            of many
+        entries_left_out: how many more there are
         refused: partitions that are left as they were: every reason
         lag_seconds: from the oldest of these entries to the commit"""
 
@@ -172,6 +174,7 @@ class TablePublishedEvent(EventData):
     rows: int
     lag_seconds: float
     refused: Reasons = ()
+    entries_left_out: int = 0
 
     @property
     def grade(self) -> Severity:

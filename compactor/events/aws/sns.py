@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from botocore.config import Config
 
 from compactor.events.relay import Event
+from compactor.log_context import LOG
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Invalid, Unavailable
 from compactor.model.retries import Backoff, Retry
@@ -117,6 +118,9 @@ def _batches(events: Sequence[Event]) -> Iterator[_Batch]:
     for event in events:
         body = event.render()
         event_bytes = len(body) + 1_000  # and its attributes
+        if event_bytes > BATCH_BYTES_MAX:  # SNS would refuse it each time, and no other event would be sent
+            LOG.error("event_too_large", event_id=event.id, event_type=event.type, size_bytes=len(body))
+            continue
         if batch and (len(batch) == BATCH_EVENTS_MAX or batch_bytes + event_bytes > BATCH_BYTES_MAX):
             yield batch
             batch, batch_bytes = {}, 0

@@ -91,6 +91,24 @@ def test_events_that_the_answer_does_not_name_are_sent_again() -> None:
     assert sent == [["0", "1", "2"], ["1", "2"], ["2"]]
 
 
+def test_an_event_that_is_too_large_for_sns_holds_no_other_back() -> None:
+    sent: list[str] = []
+
+    def publish_batch(**request: object) -> dict[str, list[dict[str, str]]]:
+        entries = cast(list[dict[str, str]], request["PublishBatchRequestEntries"])
+        sent.extend(json.loads(entry["Message"])["data"]["partition"]["note"][:1] for entry in entries)
+        return {"Successful": [{"Id": entry["Id"]} for entry in entries], "Failed": []}
+
+    client = cast("SNSClient", SimpleNamespace(publish_batch=publish_batch))
+    whole = [
+        event
+        for note in ("a", "b" * 300_000, "c")
+        for event in events(1, SessionSubject(Subject("run", "A.B.V1"), "run.1", {"note": note}))
+    ]
+    SnsSink(client, f"arn:aws:sns:{REGION}:123456789012:t", ManualClock()).publish(whole)
+    assert sent == ["a", "c"]
+
+
 def test_a_name_that_is_not_a_topic_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(Invalid, match="'events' is no SNS topic"):
         SnsSink.open("events", SystemClock())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -12,6 +13,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 from pydantic import ValidationError
 
+from compactor.events.publish_events import publish_event
 from compactor.events.relay import (
     EVENTS_PER_CALL,
     Event,
@@ -26,6 +28,8 @@ from compactor.events.types import REASON_CHARACTERS_MAX, REASONS_MAX, EventData
 from compactor.log.durable_log import DurableLog, Entry
 from compactor.model.counts import RowCounts
 from compactor.model.errors import ErrorKind, Unavailable
+from compactor.model.names import OpenFormat
+from compactor.publishing.protocol import Published
 from compactor.sessions.session_log import (
     SESSION_LOG,
     ExpectedSlaChanged,
@@ -37,6 +41,7 @@ from compactor.sessions.session_log import (
     SessionLogState,
     SessionStarted,
 )
+from compactor.storage.keys import encode_partition
 from dispatcher.records.job_run_events import ALL_EVENT_TYPES
 from tests.fakes.dispatch_desk import Desk, instruction
 from tests.fakes.manual_clock import ManualClock
@@ -303,3 +308,17 @@ class _FailingSink(MemorySink):
         if self._calls_left == 0:
             raise Unavailable("no answer")
         super().publish(events)
+
+
+def test_the_event_of_a_publication_of_many_partitions_has_room_in_sns() -> None:
+    streams = [encode_partition({"customer": f"customer-{number:06d}", "day": "2026-11-29"}) for number in range(8_000)]
+    outcome = Published(OpenFormat.DELTA, 0, dict.fromkeys(streams, 3), 1, 0, 0, rows=1, lag_ms=0)
+    event = publish_event(Subject("run", "A.WIDE.V1"), "A.WIDE.V1", outcome, at_ms=5)
+    assert event is not None
+    assert len(event.render()) < 200_000
+    data = json.loads(event.render())["data"]
+    assert list(data["entries"]) == sorted(streams)[: len(data["entries"])]
+    assert len(data["entries"]) + data["entries_left_out"] == 8_000
+    few = publish_event(Subject("run", "A.WIDE.V1"), "A.WIDE.V1", replace(outcome, entries={"_": 3}), at_ms=5)
+    assert few is not None
+    assert json.loads(few.render())["data"]["entries_left_out"] == 0
