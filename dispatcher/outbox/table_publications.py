@@ -20,7 +20,7 @@ from compactor.events.relay import Event, Subject
 from compactor.log_context import LOG
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
-from compactor.model.errors import LithifyError, reason_of
+from compactor.model.errors import Invalid, LithifyError, reason_of
 from compactor.model.retries import Backoff
 from compactor.planning.spec import JobRunSpec
 from compactor.publishing.glue import GlueService
@@ -187,7 +187,12 @@ class TablePublications:
         """Publishes the due streams of a table. Returns whether a stream must be tried again."""
         location, table_id = place
         catalog = self._open_lake(location)
-        opened = catalog.table(table_id)
+        try:
+            opened = catalog.table(table_id)
+        except Invalid as error:  # it was dropped: there is nothing to publish until another one has rounds
+            LOG.info("table_not_published", table=table_id, reason=str(error))
+            table.publishers = None
+            return False
         if not opened.properties.publish:
             table.publishers = None
             table.not_before_seconds = self._clock.monotonic_seconds() + RECHECK_SECONDS

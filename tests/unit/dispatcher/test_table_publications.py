@@ -58,6 +58,16 @@ def test_what_a_session_commits_is_published_and_told(desk: Desk) -> None:
     assert len(events_of(desk, "published")) == 1
 
 
+def test_a_table_that_was_dropped_is_due_no_more(desk: Desk) -> None:
+    published_table(desk)
+    desk.accept()
+    desk.run()
+    desk.lake.drop_table(TABLE, dry_run=False)
+    desk.tables.publish_round()
+    desk.move_on(24 * 3_600)
+    assert desk.tables.is_idle
+
+
 def test_a_job_run_that_has_ended_or_was_lost_is_not_remembered_and_what_it_committed_is_published(desk: Desk) -> None:
     published_table(desk)
     desk.accept()
