@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
 from compactor.model.clock import SystemClock
-from compactor.model.errors import reasons_of, refuse_if
+from compactor.model.errors import Invalid, reasons_of, refuse_if
 from compactor.model.wrong_input import meant
 from dispatcher.clients import VARIABLE_PREFIX, variable_of
 from dispatcher.options.documents import read_limits
@@ -217,10 +217,22 @@ def check_environment(stage: Stage) -> None:
     spark = None if stage.spark == "local" else EXAMPLE_SPARK
     environment = dispatcher_environment(stage, EXAMPLE, spark, json.dumps)
     options, errors = read_options({}, by_option(environment))
-    reasons = [*errors.reasons, *reasons_of(check_together, options)]
+    reasons = [*errors.reasons, *reasons_of(check_together, options), *reasons_of(_check_places, options, stage)]
     if spark is not None:
         reasons += (*reasons_of(_check_settings, options, stage), *reasons_of(_check_room, options, stage))
     refuse_if([f"stage {stage.name}: {reason}" for reason in reasons])
+
+
+def _check_places(options: ServiceOptions, stage: Stage) -> None:
+    """Where sessions run, as the dispatcher checks it on its machine."""
+    spark, task_gib = options.spark, stage.dispatcher_memory_mib / 1_024
+    if spark.master_url is not None and spark.cluster_settings is not None:
+        raise Invalid(f"dispatcher.master_url is {spark.master_url}: sessions run on {stage.spark}, so leave it out")
+    is_here = spark.master_url is None and spark.cluster_settings is None
+    if is_here and (spark.memory_gib or 0) > task_gib:
+        raise Invalid(
+            f"dispatcher.memory_gib is {spark.memory_gib:g}: a dispatcher has {task_gib:g} GiB (dispatcher_memory_mib)"
+        )
 
 
 def _check_settings(options: ServiceOptions, _: Stage) -> None:

@@ -272,6 +272,26 @@ def test_the_dispatcher_of_a_stage_without_clusters_is_given_no_limits_of_cluste
     assert options.dispatcher.controller.limits == Limits()
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (
+            {"spark": "local", "workers": 0, "dispatcher": {"memory_gib": "500"}},
+            "500: a dispatcher has 2 ",
+        ),
+        (
+            {"dispatcher": {"master_url": "spark://there:7077"}},
+            "there:7077: sessions run on emr",
+        ),
+    ],
+)
+def test_what_a_dispatcher_would_refuse_at_its_start_ends_the_synthesis(
+    changes: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(Invalid, match=reason):
+        check_environment(replace(DEV, **changes))  # type: ignore[arg-type]
+
+
 def test_a_variable_that_the_dispatcher_does_not_know_ends_the_synthesis(monkeypatch: pytest.MonkeyPatch) -> None:
     fewer = tuple(each for each in option_fields() if each.name != "limits")
     monkeypatch.setattr(dispatcher_environment, "option_fields", lambda: fewer)
