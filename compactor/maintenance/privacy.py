@@ -8,8 +8,9 @@
     unfinished writes, and objects without one of Lithify's names: their content is not known
 
 The *values of a key* are those of its key columns, and of the columns that the table declares private; of a table that
-declares none, those of all columns. An unreadable object is reported, since it may contain the values. Deletion
-vectors, pointers, logs without bounds, and published vectors, position deletes and versions contain numbers only.
+declares none, those of all columns. An unreadable object is reported, since it may contain the values, and so is a
+bound that cannot be read as the key column's type. Deletion vectors, pointers, logs without bounds, and published
+vectors, position deletes and versions contain numbers only.
 
 The table, its source, and all that it is compacted into are searched. `lithify gc --delete` deletes after the time.
 """
@@ -446,21 +447,21 @@ class _StreamSearch:
         """Names a bound in the entry that may be a value of the key."""
         for action in entry.actions:
             for file in data_files_of(action):
-                for name in self._telling_columns(file):
-                    verb = "is the key's value" if name in self._key.columns else "may be a value of the key's row"
-                    return f"a bound of column {name!r} {verb}"
+                for name, what in self._telling_columns(file).items():
+                    return f"a bound of column {name!r} {what}"
         return None
 
-    def _telling_columns(self, file: DataFile) -> list[str]:
-        """The columns with a bound that may be a value of the key."""
-        found = []
+    def _telling_columns(self, file: DataFile) -> dict[str, str]:
+        """The columns with a bound that may be a value of the key, and what it is."""
+        found = {}
         for name, stats in file.columns.items():
-            given = {stats.min_value, stats.max_value} - {None}
+            given = {bound for bound in (stats.min_value, stats.max_value) if bound is not None}
             if name in self._key.columns:
-                if self._key.bounds.get(name) in given:
-                    found.append(name)
+                has = {self._key.has(name, bound) for bound in given}
+                if has & {True, None}:
+                    found[name] = "is the key's value" if True in has else "cannot be read, and may be the key's value"
             elif given and (not self._private or name in self._private) and may_have(file, self._key):
-                found.append(name)
+                found[name] = "may be a value of the key's row"
         return found
 
     def _by_gc(self, at_ms: int) -> str:

@@ -1,28 +1,38 @@
 """The key of a proof (`privacy.py`): its columns with their types, and its values in the forms of files, index and
 logs."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from compactor.catalog.partition_transforms import is_text
 from compactor.catalog.snapshot import CompactedStream
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import Table
 from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
-from compactor.model.arrow_types import decoded_type
+from compactor.model.arrow_types import decoded_type, stored_values, value_type
 from compactor.model.errors import Invalid
 from compactor.model.files import ColumnStats, DataFile, Scalar
 from compactor.model.names import PartitionValues
 from compactor.schemas.unify import parse_schema
-from compactor.tabular.bounds import RunningStats
 
 KeyValues: TypeAlias = Mapping[str, object]
+Comparable: TypeAlias = Scalar | Decimal
+"""A bound as it compares: equal for equal values, whatever unit or scale they were written with."""
+
+_DAY, _TIME = r"\d{4}-\d\d-\d\d", r"\d\d:\d\d:\d\d(\.\d+)?"
+_ISO_8601 = (
+    (pa.types.is_date, re.compile(_DAY)),
+    (pa.types.is_time, re.compile(_TIME)),
+    (pa.types.is_timestamp, re.compile(f"{_DAY}[T ]{_TIME}Z?")),
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,12 @@ class SearchedKey:
     columns: tuple[str, ...]
     schema: pa.Schema
     digests: npt.NDArray[np.uint32]
-    bounds: Mapping[str, Scalar]
+    bounds: Mapping[str, Comparable]
+
+    def has(self, name: str, bound: Scalar) -> bool | None:
+        """Whether a bound of a key column is the key's value. None: it cannot be read as the column's type."""
+        value = _comparable(bound, value_type(self.schema.field(name).type))
+        return None if value is None else value == self.bounds.get(name)
 
     @property
     def digest(self) -> bytes:
@@ -98,18 +113,36 @@ def searched_key(schema: pa.Schema, key: KeyValues, *, is_known: bool) -> Search
     return SearchedKey(columns, types, digests, _bounds_of(row))
 
 
-def _bounds_of(row: pa.Table) -> dict[str, Scalar]:
-    """The values in the log's form of bounds, without those of types that have no bounds."""
-    running = RunningStats(row.schema)
-    running.add(row)
-    found = {name: stats.min_value for name, stats in running.column_stats().items()}
+def _bounds_of(row: pa.Table) -> dict[str, Comparable]:
+    found = {}
     for name in row.schema.names:
-        value = row.column(name)[0].as_py()
-        if isinstance(value, str | float):
-            found[name] = value
-        elif isinstance(value, Decimal):
-            found[name] = f"{value:f}"
+        values = stored_values(row.column(name).chunk(0))
+        kind = values.type
+        if pa.types.is_timestamp(kind):
+            values = values.cast(pa.timestamp(kind.unit))  # bounds are in UTC
+        if pa.types.is_temporal(kind):
+            values = values.cast(pa.string())  # Python has no nanoseconds
+        found[name] = _comparable(values[0].as_py(), kind)
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _comparable(bound: object, kind: pa.DataType) -> Comparable | None:
+    """None: it is no bound of a value of this type."""
+    if isinstance(bound, int | float):
+        is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+        return bound if is_number else None
+    if pa.types.is_decimal(kind):
+        try:
+            found = Decimal(str(bound))
+        except InvalidOperation:
+            return None
+        return found if found.is_finite() else None
+    if not isinstance(bound, str) or is_text(kind):
+        return bound if isinstance(bound, str) else None
+    if not any(is_one(kind) and form.fullmatch(bound) for is_one, form in _ISO_8601):
+        return None
+    whole, point, fraction = bound.replace(" ", "T").removesuffix("Z").partition(".")
+    return (whole + point + fraction.rstrip("0")).removesuffix(".")
 
 
 def may_have(file: DataFile, key: SearchedKey) -> bool:
@@ -117,7 +150,7 @@ def may_have(file: DataFile, key: SearchedKey) -> bool:
     return all(_is_within(value, file.columns.get(name, ColumnStats())) for name, value in key.bounds.items())
 
 
-def _is_within(value: Scalar, stats: ColumnStats) -> bool:
+def _is_within(value: Comparable, stats: ColumnStats) -> bool:
     least, greatest = stats.min_value, stats.max_value
     if isinstance(value, int) and isinstance(least, int) and isinstance(greatest, int):
         return least <= value <= greatest
