@@ -14,10 +14,11 @@ import pyarrow.compute as pc
 
 from compactor.catalog.partition_split import Partitioning, renumbered
 from compactor.changes.change_batch import ChangeBatch, Int64s, Refusals
+from compactor.model.arrow_types import value_type
 from compactor.model.counts import SortKey
 from compactor.model.errors import Invalid
 from compactor.model.names import Operation, SortOrder
-from compactor.schemas.cast import joined
+from compactor.schemas.cast import cast_column, joined
 
 DENSE_SPREAD = 16
 """Keys that are whole numbers within so many times the number of rows are their own codes, without a hash table."""
@@ -116,7 +117,7 @@ def last_of_each_key(rows: pa.Table, primary_keys: Sequence[str], sort_keys: Seq
     if rows.num_rows == 0:
         return np.zeros(0, np.int64)
     codes = codes_of_keys(rows, primary_keys)
-    ranks = [_ranks(rows.column(key.column), key) for key in sort_keys]
+    ranks = [_ranks(_decoded(rows.column(key.column)), key) for key in sort_keys]
     places = np.arange(rows.num_rows)
     if len(ranks) > 1 or (ranks and (ranks[0][1:] < ranks[0][:-1]).any()):
         places = np.lexsort(tuple(reversed(ranks)))
@@ -129,7 +130,7 @@ def codes_of_keys(rows: pa.Table, primary_keys: Sequence[str]) -> Int64s:
     """int64 (rows,): the same number for the same key, from 0 on, and below `DENSE_SPREAD` * rows."""
     codes = np.zeros(rows.num_rows, np.int64)
     for number, key in enumerate(primary_keys):
-        column = rows.column(key)
+        column = _decoded(rows.column(key))
         if len(primary_keys) == 1 and rows.num_rows and _are_int64s(column):
             values = np.asarray(column.to_numpy(), np.int64)
             lowest = int(values.min())
@@ -141,6 +142,11 @@ def codes_of_keys(rows: pa.Table, primary_keys: Sequence[str]) -> Int64s:
         within = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         codes = within if number == 0 else renumbered(codes * len(encoded.dictionary) + within)
     return codes
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Without the source's dictionary, which may have a value twice."""
+    return cast_column(column, value_type(column.type))
 
 
 def _are_int64s(column: pa.ChunkedArray) -> bool:

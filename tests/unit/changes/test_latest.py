@@ -31,3 +31,21 @@ def test_the_last_row_of_a_key_is_found_however_far_keys_lie_apart(data: st.Data
 def test_keys_are_as_many_at_the_limit_of_their_spread(beyond: int) -> None:
     rows = pa.table({"id": [5, 5 + 2 * DENSE_SPREAD + beyond]})
     assert last_of_each_key(rows, ["id"], []).tolist() == [0, 1]
+
+
+def encoded(codes: list[int], values: pa.Array) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), values)
+
+
+@pytest.mark.parametrize("keys", [["k", "k"], [7, 7], [0.0, -0.0]])
+def test_a_key_that_a_dictionary_has_twice_is_one_key(keys: list[object]) -> None:
+    rows = pa.table({"id": encoded([0, 1, 0], pa.array(keys)), "part": ["a", "a", "b"]})
+    assert last_of_each_key(rows, ["id"], []).tolist() == [2]
+    assert last_of_each_key(rows, ["part", "id"], []).tolist() == [1, 2]
+
+
+def test_a_sort_value_that_a_dictionary_has_twice_does_not_decide_and_null_there_is_the_lowest() -> None:
+    values = encoded([0, 1, 2], pa.array(["noon", "noon", None]))
+    rows = pa.table({"id": [1, 1, 1], "at": values})
+    assert last_of_each_key(rows.take([1, 0, 2]), ["id"], [SortKey(column="at")]).tolist() == [1]
+    assert last_of_each_key(rows, ["id"], [SortKey(column="at")]).tolist() == [1]
