@@ -27,7 +27,7 @@ from compactor.changes.debezium import OF_SOURCE
 from compactor.changes.debezium_values import DECIMAL_DIGITS_MAX
 from compactor.changes.json_lines import as_written, event_of, exact_json, read_events, text_fields, text_lines_of
 from compactor.model.errors import Invalid
-from compactor.schemas.cast import cast_column
+from compactor.schemas.cast import cast_column, joined
 
 _UPSERTS = ("insert", "update", "bootstrap-insert")
 _DELETES = ("delete",)
@@ -424,7 +424,7 @@ def _batch(
         after, old = after.append_column(name, values), old.append_column(name, values)
     if not moved.any():  # putting rows in order is slow
         return ChangeBatch(source_name, after, deletes, numbers)
-    rows = pa.concat_tables([old.filter(pa.array(moved)), after])
+    rows = joined([(f"{source_name}, before its updates,", old.filter(pa.array(moved))), (source_name, after)])
     places = np.concatenate([numbers[moved] * 2, numbers * 2 + 1])
     is_deleted = np.concatenate([np.ones(int(moved.sum()), np.bool_), deletes])
     in_order = np.argsort(places, kind="stable")

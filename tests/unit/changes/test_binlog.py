@@ -50,6 +50,11 @@ def test_a_row_that_moves_is_deleted_where_it_was() -> None:
     assert found.places.tolist() == [0, 1, 1]
 
 
+def test_rows_of_which_none_has_a_region_any_more_are_deleted_where_they_were() -> None:
+    found = read(changes_of_maxwell, maxwell("update", {"id": 1, "region": None}, old={"region": "north"}))
+    assert (found.rows["region"].to_pylist(), found.deletes.tolist()) == (["north", None], [True, False])
+
+
 def test_the_row_of_a_key_that_became_another_is_deleted() -> None:
     found = read(changes_of_maxwell, maxwell("update", {"id": 2, "region": "n"}, old={"id": 1}))
     assert (found.rows["id"].to_pylist(), found.deletes.tolist()) == ([1, 2], [True, False])
