@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,7 @@ from compactor.importing.source_table import (
     plain_uri,
     reading_table,
 )
+from compactor.model.errors import Invalid
 from compactor.model.names import counted
 from compactor.schemas.unify import plain_schema
 from compactor.storage.concurrently import run_concurrently
@@ -82,13 +83,19 @@ def _open(location: StoreLocation, version: int | None) -> tuple[DeltaTable, dic
         from deltalake.exceptions import DeltaError
     except ImportError as error:
         raise library_lacks(location.root_uri, "Delta Lake", "delta") from error
+    taken = unquote(location.root_uri).replace("\\", "/")
+    if taken != location.root_uri:  # it decodes a URI, and its path once more
+        raise Invalid(
+            f"{location.root_uri} cannot be read as a table of Delta Lake: the library takes this name for {taken}. "
+            "Copy the table to a folder whose name has no backslash, and no % before two hexadecimal digits"
+        )
     options: dict[str, str] = {}
     if location.is_remote:
         region, endpoint = with_region(location).region, location.endpoint_url
         options |= {} if region is None else {"AWS_REGION": region}
         options |= {} if endpoint is None else {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true"}
     with reading_table(location.root_uri, "Delta Lake", DeltaError):
-        table = DeltaTable(location.root_uri, version, options)
+        table = DeltaTable(quote(location.root_uri, safe=":/"), version, options)
         return table, dict(_masks(table))
 
 

@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -246,6 +247,32 @@ def test_what_lithify_has_published_is_imported_with_its_vectors(importing: Impo
     assert rows_of(importing.compacted()) == rows_of(DeltaTable(importing.folder))
 
 
+@pytest.mark.parametrize("name", ["a#b?c", "50% ü+"])
+def test_a_folder_of_an_unusual_name_is_imported_with_its_vectors(name: str, importing: Importing) -> None:
+    lake, table = published_lake(importing.folder)
+    chance = random.Random(1)
+    for turn in range(2):
+        append_round(table, PARTITIONS[0], chance, turn)
+        compact_all(lake)
+    folder = importing.folder / "tables" / TABLE_ID / "compacted"
+    importing.folder = folder.rename(importing.folder.parent / name)
+    planned = importing.answer(*KEYED, "--write")
+    assert any("has a deletion vector" in each["why"] for each in planned["rewritten_files"])
+    assert rows_of(importing.compacted()) == rows_of(DeltaTable(importing.folder))
+
+
+@pytest.mark.parametrize(("name", "taken"), [("pc%41", "pcA"), ("a%2Fb", "a/b"), ("a\\b", "a/b")])
+def test_a_folder_of_a_name_that_the_library_takes_for_another_is_refused(
+    name: str, taken: str, importing: Importing
+) -> None:
+    parent = importing.folder.parent
+    write_deltalake(importing.folder, orders(1))
+    (parent / taken).parent.mkdir(exist_ok=True)
+    write_deltalake(parent / taken, orders(1, 2))
+    importing.folder = importing.folder.rename(parent / name)
+    assert f"the library takes this name for file://{parent}/{taken}. Copy the table" in importing.refusal(*KEYED)
+
+
 def test_a_table_with_the_mark_of_column_mapping_and_not_the_feature_has_its_own_names(importing: Importing) -> None:
     """`deltalake` creates such a table, with vectors enabled, and writes plain names."""
     configuration = {"delta.columnMapping.mode": "name", "delta.enableDeletionVectors": "true"}
@@ -259,10 +286,11 @@ def test_a_table_of_delta_lake_on_s3_is_imported_into_a_lake_there(command: Comm
     with aws_environment(), seaweedfs_server(tmp_path / "seaweedfs") as endpoint_url:
         create_bucket(endpoint_url)
         place = {"AWS_ENDPOINT_URL": endpoint_url, "AWS_ALLOW_HTTP": "true", "AWS_REGION": REGION}
-        old, lake_uri = f"s3://{BUCKET}/lake/old", f"s3://{BUCKET}/lake"
+        old, lake_uri = f"s3://{BUCKET}/lake/old #1", f"s3://{BUCKET}/lake"
+        encoded = quote(old, safe=":/")
         for rows, mode in ((orders(1, 2, 3), "error"), (orders(4), "append")):
             options = {**place, "AWS_S3_ALLOW_UNSAFE_RENAME": "true"}
-            write_deltalake(old, rows, partition_by=["place"], mode=mode, storage_options=options)  # type: ignore[call-overload]
+            write_deltalake(encoded, rows, partition_by=["place"], mode=mode, storage_options=options)  # type: ignore[call-overload]
         ran = command(
             *("table", "import", OLD, old, "--lake", lake_uri, *KEYED, "--write"),
             *("--s3-endpoint-url", endpoint_url, "--region", REGION),
@@ -271,4 +299,4 @@ def test_a_table_of_delta_lake_on_s3_is_imported_into_a_lake_there(command: Comm
         assert "4 rows in 3 files" in ran.out
         lake = DeltaCatalog.open(lake_uri, endpoint_url=endpoint_url, region=REGION)
         found = lake.table(OLD).scan(view="merged").to_table()
-        assert rows_of(found) == rows_of(DeltaTable(old, storage_options=place))
+        assert rows_of(found) == rows_of(DeltaTable(encoded, storage_options=place))
