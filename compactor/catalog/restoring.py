@@ -325,8 +325,8 @@ class StreamRestore:
         active = self._active(now)
         if active is None or not self._goes_on(now):
             return
-        processed = _processed(self._then.compacted, active.stream_version).position
-        taken = _processed(now.compacted, active.stream_version).position
+        processed = _processed(self._then.compacted, active.stream_version).whole_position
+        taken = _processed(now.compacted, active.stream_version).whole_position
         source = self._source or self._stream
         number = source.log.entry_number_at(self._since_ms(self._kept_ms_of_source()))
         old = source.load(as_of=number).state.sources.get(active.stream_version) if number else None

@@ -184,8 +184,7 @@ def _taken(compactions: Sequence[CompactedStream | None], version: int) -> int:
         if compacted is None or compacted.source_stream_version < version:
             return _NOTHING
         if compacted.source_stream_version == version:
-            processed = compacted.processed
-            limits.append(processed.position if processed.file_number is None else processed.position - 1)
+            limits.append(compacted.processed.whole_position)
     return min(limits)
 
 

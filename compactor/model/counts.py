@@ -20,6 +20,11 @@ class Watermark(Document):
     position: int
     file_number: int | None = None
 
+    @property
+    def whole_position(self) -> int:
+        """Deltas up to and including this position are compacted with all of their files."""
+        return self.position if self.file_number is None else self.position - 1
+
     def covers(self, position: int, file_number: int) -> bool:
         """Whether that delta file is already in the compacted stream."""
         if position != self.position:
