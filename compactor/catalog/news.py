@@ -39,9 +39,9 @@ def has_news(snapshot: StreamSnapshot, table_id: str) -> bool:
     if snapshot.skips(active.stream_version, last):
         return any(
             not snapshot.skips(active.stream_version, delta.position)
-            for delta in active.deltas.above(processed.position)
+            for delta in active.deltas.above(processed.whole_position)
         )
-    return last > processed.position or (last == processed.position and processed.file_number is not None)
+    return last > processed.whole_position
 
 
 class NewsHints:

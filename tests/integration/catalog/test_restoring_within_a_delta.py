@@ -80,3 +80,16 @@ def test_an_old_delta_that_is_still_compacted_in_part_is_not_about_to_be_retired
     assert orders.rows() == "ab"
     orders.compact()
     assert orders.rows() == "abcdef"
+
+
+@KEYS
+def test_the_rest_of_a_delta_is_news_after_later_deltas_were_undone(orders: Orders) -> None:
+    orders.compact()
+    orders.put("z")
+    orders.compact()
+    assert list(orders.table.each_partition(with_news=True)) == []
+    orders.table.restore(orders.first_round, MONDAY, dry_run=False)
+    assert list(orders.table.each_partition(with_news=True)) == [MONDAY]
+    orders.compact()
+    assert orders.rows() == "abcdef"
+    assert list(orders.table.each_partition(with_news=True)) == []
