@@ -199,7 +199,8 @@ class StreamRestore:
 
     @cached_property
     def _pending_then(self) -> list[DeltaAdded]:
-        """Deltas that were appended by then, and neither compacted nor put out of force."""
+        """Deltas that were appended by then, and neither compacted nor put out of force, with their files that were
+        not compacted."""
         compacted = self._then.compacted
         active = self._source_then.active
         if active is None:
@@ -207,11 +208,11 @@ class StreamRestore:
         processed = _processed(compacted, active.stream_version)
         now = self._source_now(self._stream.load().state).sources[active.stream_version]
         return [
-            delta
-            for delta in active.deltas
+            rest
+            for delta in active.deltas.above(processed.whole_position)
             if not self._then.skips(active.stream_version, delta.position)
             and delta.position not in now.retracted_positions
-            and not all(processed.covers(delta.position, file.file_number) for file in delta.files)
+            and (rest := _rest(delta, processed)).files
         ]
 
     def _undone(self, now: StreamSnapshot) -> list[DeltaAdded]:
@@ -377,6 +378,16 @@ def _processed(compacted: CompactedStream | None, stream_version: int) -> Waterm
     if compacted is None or compacted.source_stream_version != stream_version:
         return Watermark(position=_NOTHING)
     return compacted.processed
+
+
+def _rest(delta: DeltaAdded, processed: Watermark) -> DeltaAdded:
+    """The delta with its files that are not compacted, which are numbered from 1 again."""
+    done = processed.file_number
+    if delta.position != processed.position or done is None:
+        return delta
+    files = (each for each in delta.files if each.file_number > done)
+    numbered = tuple(each.model_copy(update={"file_number": each.file_number - done}) for each in files)
+    return delta.model_copy(update={"files": numbered})
 
 
 def _kept_ms(properties: TableProperties) -> int:

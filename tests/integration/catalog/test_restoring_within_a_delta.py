@@ -11,7 +11,9 @@ import pytest
 from compactor import DeltaCatalog, compact
 from compactor.catalog.actions import RoundCommitted
 from compactor.maintenance.retirement import StreamRetirement, retention_of
+from compactor.maintenance.verify import verify
 from compactor.model.errors import Invalid
+from compactor.model.names import LifecycleState
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.unruly_engine import UnrulyEngine
 
@@ -41,8 +43,8 @@ class Orders:
         self.clock.sleep(1)
         compact(ORDERS, delta_catalog_client=self.lake, max_rows_per_round=2, engine=UnrulyEngine())
 
-    def rows(self) -> str:
-        return "".join(sorted(self.table.scan(MONDAY).to_table()["id"].to_pylist()))
+    def rows(self, view: str = "compacted") -> str:
+        return "".join(sorted(self.table.scan(MONDAY, view=view).to_table()["id"].to_pylist()))
 
     @property
     def first_round(self) -> int:
@@ -93,3 +95,24 @@ def test_the_rest_of_a_delta_is_news_after_later_deltas_were_undone(orders: Orde
     orders.compact()
     assert orders.rows() == "abcdef"
     assert list(orders.table.each_partition(with_news=True)) == []
+
+
+@KEYS
+@pytest.mark.parametrize("since", ["nothing", "a drop", "another stream version"])
+def test_the_files_of_a_delta_that_were_not_compacted_then_are_compacted_once(orders: Orders, since: str) -> None:
+    orders.compact()
+    if since == "a drop":
+        orders.table.drop_partitions(MONDAY, dry_run=False)
+    elif since == "another stream version":
+        orders.table.create_stream_version(MONDAY, LifecycleState.ACTIVE)
+        orders.put("z")
+    (monday,) = orders.table.restore(orders.first_round, MONDAY, dry_run=False).partitions
+    assert (monday.outcome, monday.rows_then, monday.rows_pending) == ("restored", 2, 4)
+    assert (orders.rows(), orders.rows(view="merged")) == ("ab", "abcdef")
+    orders.compact()
+    assert orders.rows() == "abcdef"
+    stream = orders.table.stream(MONDAY)
+    assert verify(stream).problems == ()
+    active = stream.load().state.active
+    assert active is not None
+    assert [each.file_number for each in active.deltas[-1].files] == ([1, 2, 3] if since == "nothing" else [1, 2])
