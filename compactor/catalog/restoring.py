@@ -135,7 +135,8 @@ class StreamRestore:
             return "restored before"
         is_same = ReadPoint.of(now) == ReadPoint.of(self._then) and now.skipped == self._then.skipped
         was_nothing = self._then.compacted is None and not self._pending_then
-        is_as_then = (is_same and not self._undone(now)) or (now.is_dropped and was_nothing)
+        is_untouched = is_same and not self._undone(now) and not self._names_again(now)
+        is_as_then = is_untouched or (now.is_dropped and was_nothing)
         return "unchanged" if is_as_then else "restored"
 
     def _describe(self, now: StreamSnapshot, outcome: Outcome) -> RestoredPartition:
@@ -195,7 +196,8 @@ class StreamRestore:
 
     def _names_again(self, now: StreamSnapshot) -> bool:
         """Whether the entry has the deltas again that were pending then, since their stream version is over."""
-        return self._source is None and not self._goes_on(now) and bool(self._pending_then)
+        has_version = self._active(now) is not None or self._begins_anew(now)
+        return self._source is None and has_version and not self._goes_on(now) and bool(self._pending_then)
 
     @cached_property
     def _pending_then(self) -> list[DeltaAdded]:

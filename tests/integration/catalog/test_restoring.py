@@ -224,6 +224,31 @@ def test_a_new_stream_version_since_then_goes_on_from_the_restored_rows(days: Da
     assert verify(days.table.stream(MONDAY)).problems == ()
 
 
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_what_was_pending_is_pending_again_though_the_new_stream_version_is_empty(days: Days, has_begun: bool) -> None:
+    if has_begun:
+        days.put(MONDAY, a="1")
+        days.compact()
+    days.put(MONDAY, b="2")
+    then = days.mark()
+    was = rows(days.table, MONDAY, view="merged")
+    days.table.create_stream_version(MONDAY, LifecycleState.ACTIVE)
+    (monday,) = days.table.restore(at(then), MONDAY, dry_run=False).partitions
+    assert (monday.outcome, monday.rows_undone, monday.rows_pending) == ("restored", 0, 1)
+    assert rows(days.table, MONDAY, view="merged") == was
+    days.compact()
+    assert rows(days.table, MONDAY) == was
+    assert days.table.restore(at(then), MONDAY).partitions[0].outcome == "restored before"
+
+
+def test_abandoned_rows_are_not_pending_again_while_no_stream_version_is_active(days: Days) -> None:
+    days.put(MONDAY, a="1")
+    then = days.mark()
+    days.table.deprecate_stream_version(MONDAY, 1, abandon_pending=True)
+    (monday,) = days.table.restore(at(then), MONDAY).partitions
+    assert (monday.outcome, monday.rows_pending) == ("unchanged", 0)
+
+
 def test_a_copy_is_restored_and_its_source_is_not_touched(days: Days, clock: ManualClock) -> None:
     days.put(MONDAY, a="1")
     days.compact(into=COPY)
