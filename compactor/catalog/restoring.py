@@ -218,7 +218,7 @@ class StreamRestore:
         ]
 
     def _undone(self, now: StreamSnapshot) -> list[DeltaAdded]:
-        """Deltas of the active stream version that were appended since, and are in force."""
+        """Deltas of the active stream version that are in force, and were not then."""
         active = self._active(now)
         if active is None:
             return []
@@ -226,8 +226,11 @@ class StreamRestore:
         return [each for each in active.deltas.above(last) if not now.skips(active.stream_version, each.position)]
 
     def _last_then(self, stream_version: int) -> int:
-        source = self._source_then.sources.get(stream_version)
-        return _NOTHING if source is None or source.last_position is None else source.last_position
+        """The last position of the stream version that was in force: none of a version that was not active."""
+        active = self._source_then.active
+        if active is None or active.stream_version != stream_version or active.last_position is None:
+            return _NOTHING
+        return active.last_position
 
     def _take_source(self) -> None:
         """Records in another table's log that this one has what was appended, so that nobody takes it back."""

@@ -249,6 +249,25 @@ def test_abandoned_rows_are_not_pending_again_while_no_stream_version_is_active(
     assert (monday.outcome, monday.rows_pending) == ("unchanged", 0)
 
 
+@pytest.mark.parametrize(("into", "has_begun"), [(None, True), (None, False), (COPY, True)])
+def test_deltas_of_a_stream_version_that_was_released_since_are_undone(
+    days: Days, into: str | None, has_begun: bool
+) -> None:
+    days.put(MONDAY, a="1")
+    if has_begun:
+        days.compact(into)
+    version = days.table.create_stream_version(MONDAY, LifecycleState.UNRELEASED)
+    days.table.append(MONDAY, pa.table({"id": ["z"], "value": ["9"]}), stream_version=version)
+    then = days.mark()
+    days.table.release_stream_version(MONDAY, version)
+    table = days.lake.table(into or ORDERS)
+    (monday,) = table.restore(at(then), MONDAY, dry_run=False).partitions
+    assert (monday.outcome, monday.rows_undone) == ("restored", 1)
+    days.put(MONDAY, b="3")
+    days.compact(into)
+    assert rows(table, MONDAY) == "a1 b3"
+
+
 def test_a_copy_is_restored_and_its_source_is_not_touched(days: Days, clock: ManualClock) -> None:
     days.put(MONDAY, a="1")
     days.compact(into=COPY)
