@@ -299,7 +299,7 @@ def _pending(
         )
     processed = None if compacted is None else compacted.processed
     retired = stream.retired
-    if retired is not None and (processed is None or processed.position < retired.position):
+    if retired is not None and (processed is None or processed.whole_position < retired.position):
         raise Invalid(
             f"{source} has retired its deltas up to position {retired.position}, since all compactions of it had taken "
             f"them; {spec.job_run.destination_compacted_table_id} has "
