@@ -6,7 +6,7 @@ calls the function again with the newer snapshot. So N writers of one stream all
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
@@ -29,6 +29,7 @@ from compactor.model.names import LifecycleState, Operation, counted, is_unicode
 
 if TYPE_CHECKING:
     from compactor.catalog.delta_files import DeltaFiles
+    from compactor.model.files import DataFile
 
 POSITION_MIN, POSITION_MAX = -(2**63) + 2, 2**63 - 1
 """The two smallest 64-bit numbers are not positions (FORMAT.md §6.2): the greatest of them stands for "before all"."""
@@ -249,16 +250,18 @@ def release_stream_version(snapshot: StreamSnapshot, stream_version: int) -> Seq
 
 
 def deprecate_stream_version(
-    snapshot: StreamSnapshot, table_id: str, stream_version: int, *, abandon_pending: bool
+    snapshot: StreamSnapshot, table_id: str, stream_version: int, sides: Sequence[StreamSnapshot] | None
 ) -> Sequence[StreamAction]:
     """The action that deprecates a version; none if it is deprecated. Raises `Invalid` for the active one if it has
-    rows that are not compacted, unless these are abandoned: no later compaction would read them."""
+    rows that are not compacted, unless these are abandoned: no later compaction would read them.
+
+    Args:
+        sides: as of `pending_files`; None: rows that are not compacted are abandoned"""
     stream = _named(snapshot, stream_version)
     if stream.state is LifecycleState.DEPRECATED:
         return []
-    may_lose_rows = stream.state is not LifecycleState.UNRELEASED and not abandon_pending
-    pending = pending_deltas(snapshot, stream, table_id) if may_lose_rows else []
-    rows = sum(file.rows for delta in pending for file in delta.files)
+    may_lose_rows = stream.state is not LifecycleState.UNRELEASED and sides is not None
+    rows = sum(file.rows for _, file in pending_files(stream, table_id, sides or ())) if may_lose_rows else 0
     if rows:
         raise Invalid(
             f"stream version {stream_version} has {counted(rows, 'row')} that no compaction has, and once it is "
@@ -267,16 +270,21 @@ def deprecate_stream_version(
     return [StreamVersionDeprecated(stream_version=stream_version)]
 
 
-def pending_deltas(snapshot: StreamSnapshot, stream: SourceStream, table_id: str) -> list[DeltaAdded]:
-    """Deltas that are not compacted, neither into this table nor into any other."""
-    taken = max((each.position for each in stream.taken), default=POSITION_MIN - 1)
-    compacted = snapshot.compacted
-    return [
-        delta
-        for delta in stream.deltas.above(taken)
-        if not (compacted is not None and compacted.has_taken(table_id, stream.stream_version, delta.position))
-        and not snapshot.skips(stream.stream_version, delta.position)
-    ]
+def pending_files(
+    stream: SourceStream, table_id: str, sides: Sequence[StreamSnapshot]
+) -> Iterator[tuple[DeltaAdded, DataFile]]:
+    """The files that no compaction has committed, neither into this table nor into any other, and none passes over.
+
+    Args:
+        sides: what the deltas are compacted into (`PartitionStream.compacted_sides`). What is only marked as taken
+            counts as pending: its compaction may have failed"""
+    version = stream.stream_version
+    committed = [side.compacted for side in sides if side.compacted is not None]
+    for delta in stream.deltas:
+        if not any(side.skips(version, delta.position) for side in sides):
+            for file in delta.files:
+                if not any(each.has_file(table_id, version, delta.position, file.file_number) for each in committed):
+                    yield delta, file
 
 
 def drop_stream(snapshot: StreamSnapshot, drop_id: str, now_ms: int) -> Sequence[StreamAction]:

@@ -114,8 +114,14 @@ class CompactedStream:
 
     def has_taken(self, table_id: str, stream_version: int, position: int) -> bool:
         """Whether the delta at a position of a source stream is compacted, completely or in part."""
-        is_source = (self.source_table_id, self.source_stream_version) == (table_id, stream_version)
-        return is_source and position <= self.processed.position
+        return self._is_of(table_id, stream_version) and position <= self.processed.position
+
+    def has_file(self, table_id: str, stream_version: int, position: int, file_number: int) -> bool:
+        """Whether a file of the delta at a position of a source stream is compacted."""
+        return self._is_of(table_id, stream_version) and self.processed.covers(position, file_number)
+
+    def _is_of(self, table_id: str, stream_version: int) -> bool:
+        return (self.source_table_id, self.source_stream_version) == (table_id, stream_version)
 
     @property
     def bytes_at_rest(self) -> int:

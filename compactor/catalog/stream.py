@@ -76,12 +76,14 @@ class PartitionStream:
     Attributes:
         folder: builds the names of the stream's data files and index files (`compactor/catalog/keys.py`)
         others: of its table
+        in_table: opens the stream of the same partition in another table
         news: the stream's hints; None: the table has no hints"""
 
     location: StoreLocation
     folder: StreamFolder
     log: StreamLog
     others: FirstStream
+    in_table: Callable[[str], PartitionStream]
     news: NewsHints | None = None
 
     @classmethod
@@ -107,8 +109,11 @@ class PartitionStream:
                 news.before_entry(before, after)
             return afterwards
 
+        def in_table(table_id: str) -> PartitionStream:
+            return cls.open(store, TableFolder(table_id).stream(dict(folder.partition)), clock)
+
         log = DurableLog(store, folder.log, STREAM_LOG, clock, before_entry)
-        return cls(store.location, folder, log, streams, news)
+        return cls(store.location, folder, log, streams, in_table, news)
 
     @property
     def table_id(self) -> str:
@@ -127,6 +132,11 @@ class PartitionStream:
         if not loaded.entry_number:
             self.others.check(self.folder)
         return loaded
+
+    def compacted_sides(self, snapshot: StreamSnapshot) -> list[StreamSnapshot]:
+        """The snapshot, and the state of this partition in each other table that its deltas are compacted into."""
+        copies = {each.compacted_table_id for source in snapshot.sources.values() for each in source.taken}
+        return [snapshot, *(self.in_table(table_id).load().state for table_id in sorted(copies))]
 
     def uri_of(self, path: str) -> str:
         """The absolute URI of a file that the log names: relative paths are below the lake's root."""

@@ -504,14 +504,11 @@ class Table:
         compacted = snapshot.compacted
         if compacted is not None:
             own = compacted.source_table_id == self.table_id
-            return [(stream if own else self._same_partition(compacted.source_table_id, stream), snapshot)]
+            return [(stream if own else stream.in_table(compacted.source_table_id), snapshot)]
         copies = [each.compacted_table_id for each in (snapshot.active.taken if snapshot.active is not None else ())]
-        states = ((table_id, self._same_partition(table_id, stream).load().state) for table_id in copies)
+        states = ((table_id, stream.in_table(table_id).load().state) for table_id in copies)
         sides = [side for table_id, side in states if side.compacted is not None or not is_gone(self._store, table_id)]
         return [(stream, side) for side in sides or [snapshot]]
-
-    def _same_partition(self, table_id: str, stream: PartitionStream) -> PartitionStream:
-        return PartitionStream.open(self._store, TableFolder(table_id).stream(stream.partition), self._clock)
 
     def stream(self, partition: PartitionValues) -> PartitionStream:
         """A partition stream, which may have no entry yet. Raises `Invalid` if the values are not the table's keys."""
@@ -570,9 +567,10 @@ class Table:
 
         Raises `Invalid` if the version is active and has rows that are not compacted, unless these are abandoned.
         """
-        self.stream(partition).log.append(
+        stream = self.stream(partition)
+        stream.log.append(
             lambda at: appending.deprecate_stream_version(
-                at.state, self.table_id, stream_version, abandon_pending=abandon_pending
+                at.state, self.table_id, stream_version, None if abandon_pending else stream.compacted_sides(at.state)
             )
         )
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from compactor.catalog.appending import pending_deltas
+from compactor.catalog.appending import pending_files
 from compactor.catalog.snapshot import CompactedStream, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.index.deletion_vectors import read_dead_rows
@@ -84,15 +84,15 @@ def verify(stream: PartitionStream, memory_bytes: int | None = None) -> VerifyRe
 
 def _audit_pending(stream: PartitionStream, snapshot: StreamSnapshot) -> Iterator[str]:
     """Problems of delta files that a compaction will read."""
+    sides = stream.compacted_sides(snapshot)
     for source in snapshot.sources.values():
         if source.state is LifecycleState.DEPRECATED:
             continue
-        for delta in pending_deltas(snapshot, source, stream.table_id):
-            for file in delta.files:
-                try:
-                    check_bytes(stream.location, TabularFile.of(stream.uri_of(file.path), file, delta.delta_id))
-                except Corrupt as error:
-                    yield str(error)
+        for delta, file in pending_files(source, stream.table_id, sides):
+            try:
+                check_bytes(stream.location, TabularFile.of(stream.uri_of(file.path), file, delta.delta_id))
+            except Corrupt as error:
+                yield str(error)
 
 
 def groups_of_files(compacted: CompactedStream, rows_at_once: int) -> list[list[int]]:

@@ -186,7 +186,7 @@ def test_a_stream_never_goes_back(make: MakePublisher, lake: OpenLake) -> None:
         def load(self, as_of: int | None = None, ahead: int = 1):  # type: ignore[no-untyped-def]
             return super().load(newest - 1 if as_of is None else as_of, ahead)
 
-    behind = Behind(late.location, late.folder, late.log, late.others)
+    behind = Behind(late.location, late.folder, late.log, late.others, late.in_table)
     assert isinstance(publisher.publish([behind]), NothingToPublish)
     assert publisher.state().entries == {"region=EU": newest}
 

@@ -103,6 +103,26 @@ def test_an_audit_finds_every_damaged_file(orders: Table, damage: Callable[[Path
     assert all(any(str(path) in problem for problem in problems) for path in paths)
 
 
+@pytest.mark.parametrize("into", [ORDERS, "ACME.COPY.V1"])
+def test_an_audit_reads_a_pending_file_though_another_file_of_its_delta_is_compacted(
+    lake: DeltaCatalog, tmp_path: Path, into: str
+) -> None:
+    first, second, away = tmp_path / "1.parquet", tmp_path / "2.parquet", tmp_path / "away"
+    for path, keys in ((first, [1, 2, 3]), (second, [4])):
+        pq.write_table(pa.table({"id": keys}), path)
+    orders = lake.create_table(ORDERS, primary_keys=["id"], properties={"destination_compacted_table_id": into})
+    orders.append({}, [first, second])
+    second.rename(away)
+    with pytest.raises(Corrupt):
+        compact(ORDERS, delta_catalog_client=lake, max_rows_per_round=3, engine=UnrulyEngine())
+    away.rename(second)
+    damaged(first)  # which is no longer read
+    assert verify(orders.stream({})).problems == ()
+    damaged(second)
+    (problem,) = verify(orders.stream({})).problems
+    assert str(second) in problem
+
+
 @pytest.mark.parametrize("harm", [None, damaged, gone], ids=["sound", "damaged", "gone"])
 def test_an_audit_with_memory_for_one_file_at_a_time_finds_what_one_with_plenty_finds(
     lake: DeltaCatalog, harm: Callable[[Path], None] | None
