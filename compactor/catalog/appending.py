@@ -73,7 +73,8 @@ class DeltaRequest:
 
 def retract_delta(snapshot: StreamSnapshot, table_id: str, delta_id: str) -> Sequence[StreamAction]:
     """The action that retracts a delta; none if it is retracted. Raises `Invalid` if a compaction has read it."""
-    for stream in snapshot.sources.values():
+    sources = list(snapshot.sources.values())
+    for stream in sources:
         delta = stream.deltas.find(delta_id)
         if delta is not None:
             if delta.delta_id != delta_id:
@@ -85,15 +86,17 @@ def retract_delta(snapshot: StreamSnapshot, table_id: str, delta_id: str) -> Seq
             return [
                 DeltaRetracted(stream_version=stream.stream_version, position=delta.position, delta_id=delta.delta_id)
             ]
+    # A restore may have put a dropped delta into a later version: the latest one says what became of it.
+    for stream in reversed(sources):
+        if any(each.delta_id == delta_id for each in stream.retracted):
+            return []
         if stream.retired is not None and stream.retired.refuses(delta_id):
             if stream.stream_version <= snapshot.dropped_version:
-                raise Invalid(f"delta {delta_id!r} was dropped with its partition: there is nothing left of it")
+                raise Invalid(f"delta {delta_id!r} was dropped with its partition: there is nothing left to take back")
             raise Invalid(
                 f"delta {delta_id!r} was compacted, and has been retired since: append a delta that deletes its rows"
             )
-    if not any(delta.delta_id == delta_id for stream in snapshot.sources.values() for delta in stream.retracted):
-        raise Invalid(f"there is no delta {delta_id!r} in this partition stream: lithify table log lists them")
-    return []
+    raise Invalid(f"there is no delta {delta_id!r} in this partition stream: lithify table log lists them")
 
 
 def _refuse_taken(snapshot: StreamSnapshot, stream: SourceStream, table_id: str, delta: DeltaAdded) -> None:
@@ -144,23 +147,24 @@ def find_delta(snapshot: StreamSnapshot, request: DeltaRequest) -> DeltaAdded | 
 
     Without a stream version in the request all versions are searched: the active one may have changed meanwhile.
     """
-    for stream in snapshot.sources.values():
-        if request.stream_version in (None, stream.stream_version):
-            if any(delta.delta_id == request.delta_id for delta in stream.retracted):
-                raise Invalid(f"delta id {request.delta_id!r} was taken back: give a new delta a new id")
-            delta = stream.deltas.find(request.delta_id)
-            if delta is not None:
-                return delta
-            if stream.retired is not None and stream.retired.refuses(request.delta_id):
-                if stream.stream_version <= snapshot.dropped_version:
-                    raise Invalid(
-                        f"delta id {request.delta_id!r} was used before, by a delta that was dropped with its "
-                        "partition: give a new delta a new id"
-                    )
+    sources = [each for each in snapshot.sources.values() if request.stream_version in (None, each.stream_version)]
+    for stream in sources:
+        delta = stream.deltas.find(request.delta_id)
+        if delta is not None:
+            return delta
+    for stream in reversed(sources):
+        if any(each.delta_id == request.delta_id for each in stream.retracted):
+            raise Invalid(f"delta id {request.delta_id!r} was taken back: give a new delta a new id")
+        if stream.retired is not None and stream.retired.refuses(request.delta_id):
+            if stream.stream_version <= snapshot.dropped_version:
                 raise Invalid(
-                    f"delta id {request.delta_id!r} was used before, by a delta that was compacted and has been "
-                    "retired since: if this is the same delta, there is nothing left to do; give a new one a new id"
+                    f"delta id {request.delta_id!r} was used before, by a delta that was dropped with its partition: "
+                    "give a new delta a new id, unless a restore has brought its rows back"
                 )
+            raise Invalid(
+                f"delta id {request.delta_id!r} was used before, by a delta that was compacted and has been "
+                "retired since: if this is the same delta, there is nothing left to do; give a new one a new id"
+            )
     return None
 
 

@@ -178,6 +178,41 @@ def test_a_dropped_partition_is_restored_with_what_was_not_compacted(days: Days)
     assert verify(days.table.stream(MONDAY)).problems == ()
 
 
+def test_a_delta_that_is_pending_again_after_drop_and_restore_can_be_repeated_and_taken_back(days: Days) -> None:
+    new = pa.table({"id": ["a"], "value": ["1"]})
+    days.table.append(MONDAY, new, delta_id="load-1")
+    then = days.mark()
+    days.table.drop_partitions(MONDAY, dry_run=False)
+    with pytest.raises(Invalid, match="'load-1' was dropped with its partition: there is nothing left to take back"):
+        days.table.retract(MONDAY, "load-1")
+    days.table.restore(at(then), dry_run=False)
+    entries = days.table.stream(MONDAY).load().entry_number
+    assert days.table.append(MONDAY, new, delta_id="load-1").stream_version == 2
+    assert days.table.stream(MONDAY).load().entry_number == entries
+    days.table.retract(MONDAY, "load-1")
+    days.table.retract(MONDAY, "load-1")
+    assert days.table.stream(MONDAY).load().entry_number == entries + 1
+    with pytest.raises(Invalid, match="delta id 'load-1' was taken back: give a new delta a new id"):
+        days.table.append(MONDAY, new, delta_id="load-1")
+    assert rows(days.table, MONDAY, view="merged") == ""
+
+
+def test_a_restored_delta_that_was_retired_since_is_not_said_to_be_dropped(days: Days, clock: ManualClock) -> None:
+    new = pa.table({"id": ["a"], "value": ["1"]})
+    days.table.append(MONDAY, new, delta_id="load-1")
+    then = days.mark()
+    days.table.drop_partitions(MONDAY, dry_run=False)
+    days.table.restore(at(then), dry_run=False)
+    days.compact()
+    clock.sleep(GRACE_SECONDS + HOUR_SECONDS)
+    stream = days.table.stream(MONDAY)
+    assert StreamRetirement(days.lake.store, stream, clock).retire(retention_of(None, GRACE_SECONDS))
+    with pytest.raises(Invalid, match="retired since: if this is the same delta, there is nothing left to do"):
+        days.table.append(MONDAY, new, delta_id="load-1")
+    with pytest.raises(Invalid, match="was compacted, and has been retired since"):
+        days.table.retract(MONDAY, "load-1")
+
+
 def test_a_partition_that_was_not_there_yet_becomes_empty(days: Days) -> None:
     days.put(MONDAY, a="1")
     days.compact()
