@@ -88,6 +88,11 @@ class _Opened:
         """Whether all of its rows are in deltas, and its keys are not known yet."""
         return self.keys is None and self.has_deltas
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no rows itself, but another table may have some that are compacted into it next."""
+        return self.keys is None and not self.has_deltas
+
 
 def merge_table(
     store: ObjectStore,
@@ -103,18 +108,19 @@ def merge_table(
     Args:
         others: streams of the table that only tell keys. The table's further logs are read where these do not suffice
         selected: which of some partitions are to be merged, where that is not a list: if another table is compacted
-            into this one, partitions that only the other one has are merged too; None: these streams only"""
+            into this one, partitions that only the other one has are merged too; None: it is only asked for these"""
     lake = DeltaCatalog(store, SystemClock()).for_one_run()
     table = lake.table(table_id)
     opened = run_concurrently(store.location, _open, streams)
     telling = [*opened, *run_concurrently(store.location, _open, others)]
     if any(each.is_new for each in opened):
         opened = _with_keys_of_table(table, opened)
-    in_sources = [] if selected is None else list(_in_sources_only(lake, table, _known(telling), selected))
+    empty = [each.stream.partition for each in opened if each.is_empty]
+    if selected is None and empty:
+        telling += _open_others(store, table, telling)
+    in_sources = list(_in_sources_only(lake, table, _known(telling), selected, empty))
     if in_sources or any(each.is_new for each in opened):
-        read = {each.stream.folder.partition for each in telling}
-        unread = [each for each in map(table.stream, table.partitions()) if each.folder.partition not in read]
-        telling += run_concurrently(store.location, _open, unread)
+        telling += _open_others(store, table, telling)
     known = _known(telling)
     opened += [replace(each, keys=_only(known)) for each in in_sources]
     return run_concurrently(store.location, lambda each: _merge(lake, each), _with_keys(opened, known))
@@ -130,6 +136,13 @@ def _open(stream: PartitionStream) -> _Opened:
     return _Opened(stream, keys, has_deltas, compacted.last_round.tombstone_retention)
 
 
+def _open_others(store: ObjectStore, table: Table, opened: Sequence[_Opened]) -> list[_Opened]:
+    """The streams of the table that are not opened yet."""
+    read = {each.stream.folder.partition for each in opened}
+    unread = [each for each in map(table.stream, table.partitions()) if each.folder.partition not in read]
+    return run_concurrently(store.location, _open, unread)
+
+
 def _known(opened: Sequence[_Opened]) -> dict[_Keys, set[int | None]]:
     """The keys by which streams were compacted, with the retentions of tombstones."""
     known: dict[_Keys, set[int | None]] = {}
@@ -143,14 +156,20 @@ def _in_sources_only(
     lake: DeltaCatalog,
     table: Table,
     known: Iterable[_Keys],
-    selected: Callable[[Sequence[PartitionValues]], Sequence[PartitionValues]],
+    selected: Callable[[Sequence[PartitionValues]], Sequence[PartitionValues]] | None,
+    empty: Sequence[PartitionValues],
 ) -> Iterator[_Opened]:
-    """Selected partitions of the source tables for which this table has no stream yet."""
+    """Selected partitions of the source tables of which this table has no rows yet; `selected` None: the empty ones."""
     source_table_ids = sorted({keys.source_table_id for keys in known} - {table.table_id})
-    there = {tuple(each.items()) for each in table.partitions()} if source_table_ids else set()
+    there: set[tuple[tuple[str, str], ...]] = set()
+    if source_table_ids and selected is not None:
+        there = {tuple(each.items()) for each in table.partitions()} - {tuple(each.items()) for each in empty}
     for source_table_id in source_table_ids:
         source = lake.table(source_table_id)
-        for partition in selected([each for each in source.partitions() if tuple(each.items()) not in there]):
+        found: Sequence[PartitionValues] = empty
+        if selected is not None:
+            found = selected([each for each in source.partitions() if tuple(each.items()) not in there])
+        for partition in found:
             if _open(source.stream(partition)).has_deltas:
                 yield _Opened(table.stream(partition), None, has_deltas=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -125,6 +126,52 @@ def test_a_compacted_table_shows_partitions_of_its_source_that_it_has_not_yet(
     assert rows_of(compacted) == [("monday", 1, 1), ("monday", 2, 1), ("tuesday", 3, 1)]
     with pytest.raises(Invalid, match=r"day=monday and 1 more partition were never compacted"):
         orders.scan(view="merged")
+
+
+def test_a_compacted_table_shows_a_named_partition_of_its_source_that_it_has_not_yet(
+    lake: DeltaCatalog, orders: Table
+) -> None:
+    orders.append(MONDAY, some(1))
+    run(lake, {"id"}, [MONDAY], ELSEWHERE)
+    orders.append(TUESDAY, some(3))
+    compacted = lake.table(ELSEWHERE)
+    assert rows_of(compacted, TUESDAY) == [("tuesday", 3, 1)]
+    assert rows_of(compacted, {"day": "friday"}) == []
+    run(lake, {"id"}, [TUESDAY], ELSEWHERE)
+    compacted.drop_partitions(TUESDAY, dry_run=False)
+    orders.append(TUESDAY, some(4))
+    tuesday = [("tuesday", 3, 1), ("tuesday", 4, 1)]
+    assert rows_of(compacted, TUESDAY) == tuesday
+    assert rows_of(compacted) == [("monday", 1, 1), *tuesday]
+    run(lake, {"id"}, [TUESDAY], ELSEWHERE)
+    assert rows_of(compacted, TUESDAY) == tuesday
+
+
+def test_a_named_partition_of_a_source_is_refused_if_the_compacted_ones_have_different_keys(
+    lake: DeltaCatalog, orders: Table
+) -> None:
+    for partition, keys in ((MONDAY, {"id"}), (TUESDAY, {"id", "at"})):
+        orders.append(partition, some(1))
+        run(lake, keys, [partition], ELSEWHERE)
+    orders.append({"day": "friday"}, some(7))
+    with pytest.raises(Invalid, match=r"ACME.COMPACTED.V1 day=friday was never compacted, and the table's other"):
+        lake.table(ELSEWHERE).scan({"day": "friday"}, view="merged")
+
+
+def test_a_partition_that_was_restored_to_before_its_first_compaction_is_merged_from_its_source(
+    lake: DeltaCatalog, orders: Table, clock: ManualClock
+) -> None:
+    orders.append(MONDAY, some(1))
+    orders.append(TUESDAY, some(2))
+    run(lake, {"id"}, [MONDAY], ELSEWHERE)
+    clock.sleep(1)
+    then = datetime.fromtimestamp(clock.now_ms() / 1_000, UTC)
+    clock.sleep(1)
+    run(lake, {"id"}, [TUESDAY], ELSEWHERE)
+    compacted = lake.table(ELSEWHERE)
+    compacted.restore(then, dry_run=False)
+    assert rows_of(compacted, TUESDAY) == [("tuesday", 2, 1)]
+    assert rows_of(compacted) == [("monday", 1, 1), ("tuesday", 2, 1)]
 
 
 def test_a_merged_scan_reads_no_log_of_a_partition_that_its_filter_excludes(lake: DeltaCatalog, orders: Table) -> None:
