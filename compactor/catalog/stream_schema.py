@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, takewhile
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from compactor.catalog.delta_files import DeltaFiles
 
 FILES_READ_MAX = 32
-"""Footers that the first append of a process to a stream reads, of the newest pending upserts."""
+"""Footers that the first append of a process to a stream reads, of the newest pending upserts, and of deletes."""
 
 TEXT_BYTES_READ_MAX = 64 * 1024 * 1024
 """Text must be read whole to infer its types; larger text files are not checked."""
@@ -61,26 +61,33 @@ class StreamSchemas:
         source: SourceStream | None,
         operation: Operation,
         found: Sequence[NamedSchema],
+        *,
         published: OpenTable | None = None,
+        key_columns: Collection[str] = (),
     ) -> list[NamedSchema]:
         """Raises `Invalid`, with the column, both files and both types, for schemas that cannot be unified with the
         stream's, or with one another. Returns those of the stream.
 
         Args:
             source: the stream version that the delta is added to; None: it will be the first
-            published: the table, if other engines read its compacted files: columns of other types are refused"""
+            published: the table, if other engines read its compacted files: columns of other types are refused
+            key_columns: primary and sort keys of the table's properties: of deletes only these are compared"""
         if published is not None and operation is Operation.UPSERT:
             _refuse_closed(found, published)
+        keys = _all_key_columns(snapshot, key_columns)
         if operation is Operation.DELETE:
-            found = [(name, _keys_of(schema, snapshot)) for name, schema in found]
+            found = [(name, _only(keys, schema)) for name, schema in found]
         before = [] if source is None else self.known(stream, snapshot, source)
+        known = before if source is None else _fitting(before, self._deletes(stream, snapshot, source, keys))
         if published is not None:
-            before, found = ([(name, open_schema(schema)) for name, schema in each] for each in (before, found))
-        together = list(before)
+            before, known, found = (
+                [(name, open_schema(schema)) for name, schema in each] for each in (before, known, found)
+            )
+        together = list(known)
         for name, schema in found:
             if not any(schema.equals(other) for _, other in together):
                 together.append((name, schema))
-        if len(together) > max(len(before), 1):
+        if len(together) > max(len(known), 1):
             unify_schemas(together)
             compacted = () if snapshot.compacted is None else snapshot.compacted.files.values()
             pending = () if source is None else _newest_pending(stream, snapshot, source)
@@ -91,13 +98,7 @@ class StreamSchemas:
 
     def known(self, stream: PartitionStream, snapshot: StreamSnapshot, source: SourceStream) -> list[NamedSchema]:
         """The distinct schemas that can be unified. Others are left out: they block compaction anyway."""
-        together: list[NamedSchema] = []
-        for name, schema in self._found(stream, snapshot, source):
-            if not any(schema.equals(other) for _, other in together):
-                with suppress(Invalid):
-                    unify_schemas([*together, (name, schema)])
-                    together.append((name, schema))
-        return together
+        return _fitting([], self._found(stream, snapshot, source))
 
     def remember(self, stream: PartitionStream, delta: DeltaAdded, found: Sequence[NamedSchema]) -> None:
         """Caches the schemas of a delta's files. `found`: one for each file, or one for all."""
@@ -108,7 +109,17 @@ class StreamSchemas:
         compacted = snapshot.compacted
         if compacted is not None and _goes_on(compacted, stream, source):
             yield f"the compacted rows of {stream}", parse_schema(compacted.last_round.compacted_schema)
-        for file in _newest_pending(stream, snapshot, source):
+        yield from self._schemas_of(stream, _newest_pending(stream, snapshot, source))
+
+    def _deletes(
+        self, stream: PartitionStream, snapshot: StreamSnapshot, source: SourceStream, keys: Collection[str]
+    ) -> Iterator[NamedSchema]:
+        """The key and sort columns of pending deletes."""
+        files = _newest_deletes(stream, snapshot, source) if keys else iter(())
+        return ((uri, _only(keys, schema)) for uri, schema in self._schemas_of(stream, files))
+
+    def _schemas_of(self, stream: PartitionStream, files: Iterable[DataFile]) -> Iterator[NamedSchema]:
+        for file in files:
             schema = self._schema_of(stream, file)
             if schema is not None:
                 yield stream.uri_of(file.path), schema
@@ -173,13 +184,37 @@ def _goes_on(compacted: CompactedStream, stream: PartitionStream, source: Source
 
 def _newest_pending(stream: PartitionStream, snapshot: StreamSnapshot, source: SourceStream) -> Iterator[DataFile]:
     """`FILES_READ_MAX` files of upserts, the newest first."""
-    compacted = snapshot.compacted
-    pending: Iterator[DeltaAdded] = reversed(source.deltas)
-    if compacted is not None and _goes_on(compacted, stream, source):
-        taken = compacted.processed.position
-        pending = takewhile(lambda delta: delta.position > taken, pending)
+    pending = _pending(stream, snapshot, source)
     files = (file for delta in pending if delta.operation is Operation.UPSERT for file in delta.files)
     return islice(files, FILES_READ_MAX)
+
+
+def _newest_deletes(stream: PartitionStream, snapshot: StreamSnapshot, source: SourceStream) -> Iterator[DataFile]:
+    """Files of deletes among the newest `FILES_READ_MAX` deltas, which fit to those before them."""
+    pending = islice(_pending(stream, snapshot, source), FILES_READ_MAX)
+    files = (file for delta in pending if delta.operation is Operation.DELETE for file in delta.files)
+    return islice(files, FILES_READ_MAX)
+
+
+def _pending(stream: PartitionStream, snapshot: StreamSnapshot, source: SourceStream) -> Iterator[DeltaAdded]:
+    """The deltas of which no file is compacted, the newest first."""
+    compacted = snapshot.compacted
+    pending: Iterator[DeltaAdded] = reversed(source.deltas)
+    if compacted is None or not _goes_on(compacted, stream, source):
+        return pending
+    taken = compacted.processed.position
+    return takewhile(lambda delta: delta.position > taken, pending)
+
+
+def _fitting(before: Sequence[NamedSchema], found: Iterable[NamedSchema]) -> list[NamedSchema]:
+    """The schemas of `before`, and the further ones that can be unified with them."""
+    together = list(before)
+    for name, schema in found:
+        if not any(schema.equals(other) for _, other in together):
+            with suppress(Invalid):
+                unify_schemas([*together, (name, schema)])
+                together.append((name, schema))
+    return together
 
 
 @dataclass(frozen=True)
@@ -292,10 +327,12 @@ def _refuse_closed(found: Sequence[NamedSchema], published: OpenTable) -> None:
     refuse_if([f"the table is published for other engines, and {reason}" for reason in reasons])
 
 
-def _keys_of(schema: pa.Schema, snapshot: StreamSnapshot) -> pa.Schema:
-    """The key and sort columns. Of a delete, only these are checked. They are unknown before the first compaction."""
+def _all_key_columns(snapshot: StreamSnapshot, of_table: Collection[str]) -> Collection[str]:
+    """The key and sort columns. Before the first compaction none are known but those of the table's properties."""
     compacted = snapshot.compacted
-    if compacted is None:
-        return pa.schema([])
-    keys = {*compacted.primary_keys, *(key.column for key in compacted.sort_keys)} - {PARTITION_STREAM_POSITION}
-    return pa.schema([field for field in schema if field.name in keys])
+    own = () if compacted is None else (*compacted.primary_keys, *(key.column for key in compacted.sort_keys))
+    return {*of_table, *own} - {PARTITION_STREAM_POSITION}
+
+
+def _only(names: Collection[str], schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field for field in schema if field.name in names])

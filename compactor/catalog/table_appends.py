@@ -397,8 +397,17 @@ class TableAppends:
         """Raises `Invalid` for columns that cannot be compacted or are missing. Returns warnings."""
         plain = [(name, plain_schema(schema)) for name, schema in found]
         target, properties = appending.target_of(snapshot, request), self._table.properties
-        refuse_keys(plain, properties.primary_keys or (), properties.sort_keys or ())
-        before = self._schemas.check(stream, snapshot, target, request.operation, plain, published_as(self._table))
+        primary_keys, sort_keys = properties.primary_keys or (), properties.sort_keys or ()
+        refuse_keys(plain, primary_keys, sort_keys)
+        before = self._schemas.check(
+            stream,
+            snapshot,
+            target,
+            request.operation,
+            plain,
+            published=published_as(self._table),
+            key_columns=(*primary_keys, *(key.column for key in sort_keys)),
+        )
         if request.operation is Operation.DELETE:
             return ()
         known = [*([] if self._table.schema is None else [self._table.schema]), *(schema for _, schema in before)]

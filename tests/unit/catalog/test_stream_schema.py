@@ -95,6 +95,58 @@ def test_a_delete_is_held_to_the_keys_alone(lake: DeltaCatalog, orders: Table) -
         orders.append(MONDAY, pa.table({"id": ["1"]}), operation="delete")
 
 
+KEYED = {"primary_keys": ["id"], "sort_keys": [["at", "ascending"]]}
+UPSERT = pa.table({"id": [1], "at": [1], "price": [5]})
+UNFITTING_DELETES = {
+    "key": pa.table({"id": ["1"], "at": [1]}),
+    "unsigned key": pa.table({"id": pa.array([1], pa.uint64())}),
+    "sort column": pa.table({"id": [1], "at": [1.5]}),
+}
+unfitting = pytest.mark.parametrize("delete", UNFITTING_DELETES.values(), ids=UNFITTING_DELETES)
+
+
+@unfitting
+def test_a_delete_is_held_to_the_keys_that_the_table_knows_before_anything_is_compacted(
+    lake: DeltaCatalog, delete: pa.Table
+) -> None:
+    table = lake.create_table("ACME.KEYED.V1", properties=KEYED)
+    table.append({}, UPSERT)
+    before = objects(lake)
+    for writer in (table, again(table, lake)):
+        with pytest.raises(Invalid, match=r"column '(id|at)' is int64 in file://.* but (string|uint64|double) in the "):
+            writer.append({}, delete, operation="delete")
+    assert objects(lake) == before
+    table.append({}, pa.table({"id": [1], "at": [2], "price": ["not looked at"]}), operation="delete")
+
+
+@unfitting
+def test_an_upsert_is_held_to_the_keys_of_deletes_that_came_before_it(lake: DeltaCatalog, delete: pa.Table) -> None:
+    table = lake.create_table("ACME.KEYED.V1", properties=KEYED)
+    wrong = table.append({}, delete, operation="delete")
+    for writer in (table, again(table, lake)):
+        with pytest.raises(Invalid, match=r"column '(id|at)' is (string|uint64|double) in file://.* but int64 in the"):
+            writer.append({}, UPSERT)
+    table.retract({}, wrong.delta_id)
+    assert table.append({}, UPSERT).warnings == ()
+
+
+def test_columns_that_only_a_delete_has_are_not_missing_in_upserts(lake: DeltaCatalog) -> None:
+    table = lake.create_table("ACME.KEYED.V1", properties={**KEYED, "missing_columns": "refuse"})
+    table.append({}, UPSERT.append_column("more", pa.array(["x"])), operation="delete")
+    table.append({}, UPSERT.select(["id", "price"]))
+
+
+@unfitting
+def test_upserts_beside_a_delete_that_does_not_fit_since_an_earlier_release_are_taken(
+    lake: DeltaCatalog, delete: pa.Table
+) -> None:
+    table = lake.create_table("ACME.KEYED.V1")
+    table.append({}, UPSERT)
+    table.append({}, delete, operation="delete")
+    table.set_properties(KEYED)
+    again(table, lake).append({}, UPSERT)
+
+
 def test_a_new_stream_version_may_have_other_types(lake: DeltaCatalog, orders: Table) -> None:
     orders.append(MONDAY, WHOLE)
     orders.create_stream_version(MONDAY, LifecycleState.ACTIVE)
