@@ -158,6 +158,7 @@ class SessionStarts:
         """Holds the unit back, and all waiting sessions that the same limit stops."""
         LOG.info("sessions_wait_for_a_slot", sessions=len(unit), reason=exceeded.reason)
         if exceeded.is_money:
+            job_run.wants_slot = False  # it may wait for hours, and could not use a slot
             until_seconds = self._clock.monotonic_seconds() + seconds_of(exceeded, job_run.claim.log)
             return self._pool.hold_back((each.key for each in unit), until_seconds)
         job_run.wants_slot = True

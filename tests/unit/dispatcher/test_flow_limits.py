@@ -21,7 +21,7 @@ from dispatcher.records.keys import PausedObject, TurnsLog
 from dispatcher.records.ranking import STEP_SECONDS, slot_rank, stream_rank
 from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.lease_log import Lease
-from dispatcher.scheduling.leases import ROOM_SECONDS
+from dispatcher.scheduling.leases import MONEY_SECONDS, ROOM_SECONDS
 from dispatcher.scheduling.limits import DispatcherLimits, JobRunLimits, Limits, SharedLimits
 from dispatcher.scheduling.session_pool import SchedulerSnapshot, Slots, WaitingSession, choose
 from launcher.outcomes import NothingToDo
@@ -35,6 +35,8 @@ from tests.unit.dispatcher.test_session_finding import WIDE
 from tests.unit.dispatcher.test_session_finding import append_days as append_wide
 from tests.unit.dispatcher.test_stream_order import accept, launched, run_all, tick_all, tick_all_until
 from tests.waiting import wait_until
+
+OTHER = "ACME.OTHER.V1"
 
 
 class OnClusters(Desk):
@@ -99,6 +101,11 @@ def fleet(tmp_path: Path, limits: Limits, hold: threading.Event, max_sessions: i
     for each in (desk, other):
         each.cluster.behaves = lambda _: Succeeds(hold)
     return desk, other
+
+
+def without_costs(desk: Desk) -> Desk:
+    """Another dispatcher beside this one, whose sessions cost nothing."""
+    return Desk(desk.folder, desk.clock, desk.state, desk.queue, desk.sink, desk.settings, owner="without costs")
 
 
 def running(*desks: Desk) -> int:
@@ -239,6 +246,31 @@ def test_a_job_run_that_would_cost_too_much_waits_with_one_event(tmp_path: Path,
         "it is expected to cost $1.00 more; of the $0.50 that a job run may spend, $0.00 are spent or planned"
     )
     close(desk, other)
+
+
+def test_a_job_run_that_waits_for_money_gives_the_slot_back_that_it_had_reserved(
+    tmp_path: Path, hold: threading.Event
+) -> None:
+    desk, _ = fleet(tmp_path, Limits(all=SharedLimits(sessions=1), table=SharedLimits(usd_per_day=0.5)), hold)
+    free = without_costs(desk)
+    free.cluster.behaves = lambda _: Succeeds(hold)
+    desk.append([{"id": 1}])
+    desk.append([{"id": 1}], table=OTHER)
+    desk.accept(job_run_id="run")
+    desk.tick_until(lambda: desk.job_run("run").waits_for_money is not None)
+    free.accept(job_run_id="running", source_table_id=OTHER)
+    free.tick_until(lambda: running(free) == 1)
+    desk.move_on(MONEY_SECONDS + 1)
+    desk.tick_until(lambda: list(desk.turns.now().wants) == ["run"])
+    hold.set()
+    free.tick_until(lambda: desk.job_run("running").ended is not None)
+    desk.move_on(MONEY_SECONDS + 1)
+    tick_all(desk)
+    assert desk.turns.now().wants == {}
+    free.accept(job_run_id="next", source_table_id=OTHER)
+    run_all(free, desk, until=["next"])
+    assert running(desk) == 0
+    close(desk, free)
 
 
 @pytest.mark.parametrize(("usd", "is_started"), [(0.3, True), (None, False)], ids=["known", "as may have run"])
