@@ -385,6 +385,7 @@ class JobRunController:
             self._pool.withhold(each.key for each in waiting if pauses[each.work] is not None)
             for work, pause in pauses.items():
                 claimed = self._claimed[work]
+                claimed.wants_slot = claimed.wants_slot and pause is None
                 is_new = (pause is None) != (claimed.newest.paused is None)
                 if work.shard is not None or not is_new:
                     continue  # of a shard, the job run's own log says it

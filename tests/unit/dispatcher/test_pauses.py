@@ -17,12 +17,14 @@ from dispatcher.records.keys import PausedObject
 from dispatcher.records.metrics_samples import JOB_RUNS_LATE
 from dispatcher.records.pauses import Pauses
 from dispatcher.running.job_run_controller import JobRunControllerSettings
+from dispatcher.scheduling.limits import Limits, SharedLimits
 from tests.fakes.dispatch_desk import TABLE, Desk, instruction
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.memory_store import MemoryStore
 from tests.fakes.moving_clock import MovingClock
 from tests.fakes.small_cluster import Crashes, Succeeds
 
+ONE_SESSION = Limits(all=SharedLimits(sessions=1))
 EVERYTHING = PausedObject("everything")
 DAYS = "ACME.DAYS.V1"
 OF_TABLE = PausedObject("tables", TABLE)
@@ -205,6 +207,32 @@ def test_sessions_that_shared_a_launch_and_had_not_begun_wait(tmp_path: Path) ->
     desk.run()
     desk.close()
     assert desk.job_run("run").status is JobRunStatus.SUCCEEDED
+
+
+def test_a_job_run_that_is_paused_gives_the_slot_back_that_it_had_reserved(tmp_path: Path) -> None:
+    """And wants it again once it is resumed."""
+    desk = Desk(tmp_path, settings=replace(LOOKS_AT_ONCE, max_sessions=4, limits=ONE_SESSION, turn_look_seconds=0.0))
+    other = desk.second()
+    desk.append_days(DAYS, 2)
+    desk.append([{"id": 1}])
+    held = threading.Event()
+    desk.cluster.behaves = lambda _: Succeeds(held)
+    desk.accept(job_run_id="run", source_table_id=DAYS)
+    desk.tick_until(lambda: list(desk.turns.now().wants) == ["run"])
+    desk.records.pauses.pause(of_run("run"), "look at it first")
+    ticks(desk)
+    wants = desk.turns.now().wants
+    held.set()
+    assert wants == {}
+    desk.tick_until(lambda: desk.controller.paused == ("run",))
+    other.accept(job_run_id="later")
+    other.tick_until(lambda: desk.job_run("later").ended is not None)
+    assert len(desk.cluster.launched) == 1
+    desk.records.pauses.resume(of_run("run"))
+    desk.tick_until(lambda: desk.job_run("run").ended is not None)
+    assert desk.job_run("run").status is JobRunStatus.SUCCEEDED
+    other.close()
+    desk.close()
 
 
 def test_a_pause_of_one_table_keeps_no_other_waiting(desk: Desk) -> None:
