@@ -30,6 +30,7 @@ Every error with a message leads to an answer for that message, and never ends t
 
 - A service is unavailable: the message is put back, each time for longer, up to the patience limit, and its deliveries
 do not count. Before the queue would move it to the dead letters, which it does without reasons, a copy replaces it.
+- A message cannot be deleted: it is put back. No copy replaces it, and at its next delivery its answer is found.
 - Any other error, a bug included: the message is put back, and after `deliveries_max` deliveries it is rejected with
 the error as its reason.
 - The receiving dispatcher died: after `deliveries_max` deliveries the message is rejected before its lake is read
@@ -48,7 +49,7 @@ from compactor.log.durable_log import LogState
 from compactor.log_context import LOG, Logged, bound
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
-from compactor.model.errors import Conflict, Invalid, LithifyError, Unavailable, refuse_if
+from compactor.model.errors import Conflict, Invalid, LithifyError, Outdated, Unavailable, refuse_if
 from compactor.planning.table_terms import complete_by_table
 from compactor.sessions.keys import JobRunFolder
 from compactor.storage.concurrently import run_concurrently
@@ -197,6 +198,10 @@ class PutBack:
 Taken = Accepted | Repeated | Rejected | PutBack
 
 
+class _NotDeletedError(Exception):
+    """The answer is durable, and the message is still on the queue."""
+
+
 class Intake:
     """Takes messages, one at a time."""
 
@@ -221,6 +226,8 @@ class Intake:
         with bound(message_id=message.origin.message_id):
             try:
                 taken = self._judge(message)
+            except _NotDeletedError as error:
+                taken = self._put_back(message, str(error))
             except (Unavailable, Conflict) as error:
                 taken = self._answer_error(message, str(error), self._wait_for_service)
             except Exception as error:  # noqa: BLE001 (one message may not end a dispatcher, whatever is wrong)
@@ -282,7 +289,7 @@ class Intake:
 
     def _wait_for_service(self, message: QueueMessage, reason: str) -> Taken:
         waited_seconds = self._waited_seconds(message)
-        if waited_seconds >= PATIENCE_SECONDS:
+        if waited_seconds >= PATIENCE_SECONDS and not self._is_accepted(message):
             return self._reject(message, _recognized(message.body, f"after {waited_seconds:,.0f} s: {reason}"))
         if message.delivery_count < min(DELIVERIES_OF_A_COPY, self._deliveries_max()):
             return self._put_back(message, reason)
@@ -290,6 +297,17 @@ class Intake:
         self._queue.send_again(message, seconds)
         self._finish(message)
         return PutBack(reason, seconds)
+
+    def _is_accepted(self, message: QueueMessage) -> bool:
+        """Whether its job run was accepted with its content: then it is not reported as rejected."""
+        document = parse_instruction(message.body)
+        if isinstance(document, Violations):
+            return False
+        try:
+            accepted = self._records.state(document.job_run_id or message.origin.message_id).accepted
+        except Outdated:  # nobody here will ever know
+            return False
+        return accepted is not None and accepted.content_digest == content_digest(document)
 
     def _wait_for_repair(self, message: QueueMessage, reason: str) -> Taken:
         if message.delivery_count < self._deliveries_max():
@@ -410,7 +428,10 @@ class Intake:
 
     def _finish(self, message: QueueMessage) -> None:
         self.keeper.release(message)
-        self._queue.delete(message)
+        try:
+            self._queue.delete(message)
+        except Exception as error:
+            raise _NotDeletedError(f"{type(error).__name__}: {error}") from error
 
     def _put_back(self, message: QueueMessage, reason: str) -> PutBack:
         seconds = self._rest_seconds(message)

@@ -20,6 +20,7 @@ from dispatcher.intake.queue import QueueMessage
 from dispatcher.records.job_run_events import JobRunRepeatedEvent
 from dispatcher.records.job_run_log import JobRunStatus
 from tests.fakes.dispatch_desk import TABLE, Desk, instruction
+from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_queue import MemoryQueue
 from tests.fakes.memory_sink import MemorySink
@@ -214,6 +215,42 @@ def test_a_state_that_is_away_for_minutes_makes_no_dead_letter_of_a_good_instruc
     rests, accepted = rest_until(desk, Accepted)
     assert (sum(rests) >= 240, accepted) == (True, Accepted(message_id))
     assert desk.queue.dead_letters().bodies == []
+
+
+class _KeepsMessages(MemoryQueue):
+    def delete(self, message: QueueMessage) -> None:
+        raise Denied("a message cannot be deleted")
+
+
+def test_a_message_that_cannot_be_deleted_stays_the_only_one(desk: Desk) -> None:
+    desk = desk.second(queue=_KeepsMessages(desk.clock))
+    desk.append([{"id": 1}])
+    desk.send(instruction(job_run_id="mine"))
+    for _ in range(100):
+        (put_back,) = desk.take()
+        assert isinstance(put_back, PutBack)
+        desk.clock.sleep(1_000)
+    assert len(desk.queue.bodies) == 1
+    assert desk.job_run("mine").status is JobRunStatus.WAITING
+    assert desk.job_run("message-1").status is JobRunStatus.ABSENT
+
+
+def test_a_job_run_that_was_accepted_is_not_rejected_because_its_message_could_not_be_finished_for_a_day(
+    desk: Desk,
+) -> None:
+    store = FaultyStore(MemoryStore(desk.clock))
+    desk = desk.second(state=store, queue=_LosesAnswers(desk.queue, ["delete"]))
+    desk.append([{"id": 1}])
+    message_id = desk.send(instruction(job_run_id="mine"))
+    desk.take()
+    store.fail("put_if_absent", "open_job_runs_by_owner/mine", times=None)
+    desk.clock.sleep(90_000)
+    (put_back,) = desk.take()
+    assert isinstance(put_back, PutBack)
+    assert desk.job_run(message_id).status is JobRunStatus.ABSENT
+    store.heal()
+    desk.clock.sleep(1_000)
+    assert desk.take() == [Repeated("mine", JobRunStatus.WAITING)]
 
 
 # ------------------------------------------------------------------------- one message can never end a dispatcher
