@@ -26,6 +26,9 @@ A second delivery of a message finds the first entry and starts nothing. A secon
 content starts nothing either: it is recorded in the job run's log, and an event informs its sender. If it has a task
 token, the token is stored before the entry, and the workflow waits for the job run like the first one.
 
+A rejected message whose log is that of an accepted job run has a wrong origin: its sender may have chosen that. A copy
+goes to the dead-letter queue, the message is deleted, and nothing is written of it.
+
 Every error with a message leads to an answer for that message, and never ends the dispatcher:
 
 - A service is unavailable: the message is put back, each time for longer, up to the patience limit, and its deliveries
@@ -407,11 +410,22 @@ class Intake:
         def decide(before: LogState[JobRunState]) -> Sequence[JobRunAction]:
             return [rejected] if before.state.status is JobRunStatus.ABSENT else []
 
+        log = self._records.log(message_id)
+        if log.load().state.accepted is not None:
+            return self._reject_beside(message, rejected.reasons)
         self._records.mark_to_be_published(message_id)
         if violations.task_token is not None:
             self._records.callbacks.keep(message_id, message_id, violations.task_token)
-        after = self._records.log(message_id).append(decide).after.state
+        after = log.append(decide, log.newest).after.state
+        if after.accepted is not None:
+            return self._reject_beside(message, rejected.reasons)
         return self._finish_rejection(message, after)
+
+    def _reject_beside(self, message: QueueMessage, reasons: tuple[str, ...]) -> Rejected:
+        """Rejects a message whose log is that of an accepted job run. The copy may come twice."""
+        self._queue.dead_letter(message, reasons)
+        self._finish(message)
+        return Rejected(reasons, message.origin.message_id)
 
     def _finish_rejection(self, message: QueueMessage, existing: JobRunState) -> Rejected:
         message_id, rejected = message.origin.message_id, existing.rejected

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Protocol
+from typing import Annotated, Protocol
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from compactor.model.document import Document
 
@@ -23,9 +23,9 @@ ORIGIN_ATTRIBUTE = "origin"
 
 
 class Origin(Document):
-    """The original message of a copy, and the time when it was sent."""
+    """The original message of a copy, and the time when it was sent. Its id names a log."""
 
-    message_id: str
+    message_id: Annotated[str, Field(pattern="^[ -~]{1,100}$")]
     sent_at_ms: int
 
 

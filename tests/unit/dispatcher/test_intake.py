@@ -16,7 +16,7 @@ from compactor.storage.location import StoreLocation
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.instruction import InstructionDocument, content_digest, parse_instruction
 from dispatcher.intake.intake import REPEATS_MAX, Accepted, PutBack, Rejected, Repeated, Taken
-from dispatcher.intake.queue import QueueMessage
+from dispatcher.intake.queue import ORIGIN_ATTRIBUTE, MessageAttribute, QueueMessage
 from dispatcher.records.job_run_events import JobRunRepeatedEvent
 from dispatcher.records.job_run_log import JobRunStatus
 from tests.fakes.dispatch_desk import TABLE, Desk, instruction
@@ -391,6 +391,39 @@ def test_a_corrupt_newest_file_is_named(desk: Desk) -> None:
     (rejected,) = desk.take()
     assert isinstance(rejected, Rejected)
     assert path.name in rejected.reasons[0]
+
+
+# ---------------------------------------------------------------- copies, and attributes of senders that look like one
+
+
+def send_with_origin(desk: Desk, body: str, origin_id: str) -> str:
+    origin = json.dumps({"message_id": origin_id, "sent_at_ms": desk.clock.now_ms()})
+    return desk.queue.put(body, {ORIGIN_ATTRIBUTE: MessageAttribute("String", origin)})
+
+
+@pytest.mark.parametrize("origin_id", ["", "x" * 101, "wide\x1f0-2", "line\n", "\u8a9e"], ids=repr)
+def test_an_attribute_that_names_no_message_is_a_sender_s_own(desk: Desk, origin_id: str) -> None:
+    desk.append([{"id": 1}])
+    message_id = send_with_origin(desk, json.dumps(instruction()), origin_id)
+    assert desk.take() == [Accepted(message_id)]
+
+
+@pytest.mark.parametrize("body", ["{", json.dumps(instruction(priority=5))], ids=["no document", "another document"])
+def test_a_message_that_calls_itself_a_copy_of_an_accepted_one_is_dead_lettered_and_changes_nothing(
+    desk: Desk, body: str
+) -> None:
+    desk.append([{"id": 1}])
+    first_id = desk.send(instruction())
+    desk.take()
+    before = {entry.key: desk.state.read(entry.key) for entry in desk.state.list("")}
+    send_with_origin(desk, body, first_id)
+    (rejected,) = desk.take()
+    assert isinstance(rejected, Rejected)
+    (dead,) = desk.queue.dead_letters().receive(10, 0, 0)
+    assert json.loads(dead.reasons or "") == list(rejected.reasons)
+    assert rejected.reasons
+    assert desk.queue.bodies == []
+    assert {entry.key: desk.state.read(entry.key) for entry in desk.state.list("")} == before
 
 
 # ---------------------------------------------------------------------------- documents that come a second time
