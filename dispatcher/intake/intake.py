@@ -374,6 +374,8 @@ class Intake:
     ) -> Taken:
         first, message_id = existing.accepted, message.origin.message_id
         if first is None or first.content_digest != content_digest(document):
+            if document.task_token is not None and message_id not in existing.waiters:
+                self._records.callbacks.discard(job_run_id, message_id)  # from before another one was accepted first
             return self._reject(message, _about(document, (_used_before(job_run_id),)))
         if message_id != first.message_id:
             if document.task_token is not None and message_id not in existing.waiters:

@@ -37,6 +37,10 @@ class CallbackStore:
         """Stores a task token. Idempotent: the first token of a message is kept."""
         self._store.put_if_absent(TaskToken(job_run_id, message_id).key, task_token.encode())
 
+    def discard(self, job_run_id: str, message_id: str) -> None:
+        """Deletes the task token of a message that does not wait for this job run."""
+        self._store.delete(TaskToken(job_run_id, message_id).key)
+
     def waiting(self, job_run_id: str) -> dict[str, str]:
         """The unanswered task tokens, by message. Deletes tokens that are answered already."""
         kept = [TaskToken.parse(entry.key) for entry in self._store.list(TaskToken.prefix(job_run_id))]

@@ -508,6 +508,26 @@ def test_a_task_token_lies_apart_from_logs_and_plans_until_it_is_answered(desk: 
     assert desk.state.read(f"task_tokens/waited-for/{second}") == b"another"
 
 
+def test_a_task_token_whose_job_run_another_document_was_the_first_to_begin_stays_only_with_its_rejection(
+    desk: Desk,
+) -> None:
+    class OvertakenStore(MemoryStore):
+        def put_if_absent(self, key: str, body: bytes) -> bool:
+            is_put = super().put_if_absent(key, body)
+            if key == "task_tokens/run/message-2":
+                assert desk.intake.take(first) == Accepted("run")
+            return is_put
+
+    state = OvertakenStore(desk.clock)
+    desk = desk.second(state=state)
+    desk.append([{"id": 1}])
+    desk.send(instruction(job_run_id="run"))
+    desk.send(instruction(job_run_id="run", priority=2, task_token="the secret"))
+    first, second = desk.queue.receive(10, 0, 30)
+    assert isinstance(desk.second(owner="third").intake.take(second), Rejected)
+    assert [entry.key for entry in state.list("task_tokens/")] == ["task_tokens/message-2/message-2"]
+
+
 def test_a_document_without_keys_is_accepted_with_those_of_its_table(desk: Desk) -> None:
     desk.append([{"id": 1, "at": 2}])
     desk.lake.table(TABLE).set_properties(
