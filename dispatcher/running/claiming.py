@@ -3,7 +3,7 @@
     offered, or found by its marker --claimed--> one of the claimed job runs
                 |       ^
                 |       +-- the pause has ended
-                +--> paused: left unclaimed, since nothing of it was launched
+                +--> paused: left unclaimed, since nothing of it was launched, and it keeps no slot
 
 A waiting job run is claimed when one of its sessions could start here; those of a dead dispatcher are claimed in any
 case, because their sessions must be watched.
@@ -175,12 +175,13 @@ class Claiming:
     # -- what is paused
 
     def _leave_paused(self, found: OpenJobRun, state: JobRunState) -> bool:
-        """Whether a job run is left unclaimed: it is paused, nothing of it was launched, and it is not cancelled."""
+        """Whether a job run is left unclaimed: it is paused, not cancelled, nothing of it was launched, and no lease or
+        slot is kept for it, which a claim ends."""
         launched = any(session.in_flight is not None for session in state.open_sessions())
         if state.accepted is None or state.cancel is not None or launched:
             return False
         pause = self._pauses.of(state.accepted.spec)
-        if pause is None:
+        if pause is None or self._starts.keeps_slot(found.work):
             return False
         if found.work.shard is None and note_pause(found.log, pause, self._clock.now_ms()):
             LOG.info("job_run_paused", scope=pause.scope, reason=pause.reason)

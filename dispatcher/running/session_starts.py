@@ -94,6 +94,11 @@ class SessionStarts:
         blocked = self._leases.blocked(mark, mark.streams, markers, self._states())
         return blocked.keys() >= set(mark.streams) or self._leases.lacks_slot(mark)
 
+    def keeps_slot(self, work: WorkId) -> bool:
+        """Whether a lease of this job run has not ended, or a slot is kept free for it. Raises the store's errors."""
+        self._leases.refresh()
+        return self._leases.has_lease(work) or work.text in self._leases.newest.wants
+
     def start(self, markers: Iterable[MarkedJobRun], run: Run) -> None:
         """Starts the next sessions. `markers`: all markers, just listed. Raises the store's errors."""
         known = list(markers)

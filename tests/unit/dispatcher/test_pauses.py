@@ -12,11 +12,13 @@ import pytest
 from compactor.events.types import Severity
 from compactor.planning.bundle_plan import BundleBounds, BundleMember
 from dispatcher.operations.status import view_job_run
+from dispatcher.records.claims import Claim, claim_job_run
 from dispatcher.records.job_run_log import CancelRequested, JobRunStatus
 from dispatcher.records.keys import PausedObject
 from dispatcher.records.metrics_samples import JOB_RUNS_LATE
 from dispatcher.records.pauses import Pauses
 from dispatcher.running.job_run_controller import JobRunControllerSettings
+from dispatcher.scheduling.lease_log import Lease, LeaseAction, LeaseTaken, Reservation, SlotRequested, lease_log
 from dispatcher.scheduling.limits import Limits, SharedLimits
 from tests.fakes.dispatch_desk import TABLE, Desk, instruction
 from tests.fakes.faulty_store import FaultyStore
@@ -232,6 +234,43 @@ def test_a_job_run_that_is_paused_gives_the_slot_back_that_it_had_reserved(tmp_p
     desk.tick_until(lambda: desk.job_run("run").ended is not None)
     assert desk.job_run("run").status is JobRunStatus.SUCCEEDED
     other.close()
+    desk.close()
+
+
+LEASE = Lease(
+    turn_id="turn",
+    job_run_id="run",
+    epoch=1,
+    owner="dead",
+    table="table",
+    streams=("stream",),
+    session_ids=("run.1",),
+    began_at_ms=0,
+)
+RESERVATION = Reservation(job_run_id="run", epoch=1, owner="dead", table="table", rank=(0, 0, 0, "run"))
+
+
+@pytest.mark.parametrize("action", [LeaseTaken(turn=LEASE), SlotRequested(want=RESERVATION)], ids=["lease", "slot"])
+def test_what_a_dead_dispatcher_held_for_a_job_run_of_which_it_launched_nothing_is_free_though_that_is_paused(
+    tmp_path: Path, action: LeaseAction
+) -> None:
+    desk = Desk(tmp_path, settings=replace(LOOKS_AT_ONCE, limits=ONE_SESSION, turn_look_seconds=0.0))
+    desk.append([{"id": 1}])
+    desk.append([{"id": 1}], table="ACME.OTHER.V1")
+    desk.send(instruction(job_run_id="run"))
+    desk.take()
+    assert isinstance(claim_job_run(desk.records.log("run"), "dead", lambda _: False), Claim)
+    (marker,) = desk.records.open_markers()
+    desk.records.mark_held(replace(marker.valid, owner="dead", epoch=1), marker.keys)
+    lease_log(desk.state, desk.clock).append(lambda _: [action])
+    desk.records.pauses.pause(of_run("run"), "look at it first")
+    desk.accept(job_run_id="later", source_table_id="ACME.OTHER.V1")
+    desk.tick_until(lambda: desk.job_run("later").ended is not None)
+    assert desk.controller.paused == ("run",)
+    assert desk.job_run("run").paused is not None
+    desk.records.pauses.resume(of_run("run"))
+    desk.tick_until(lambda: desk.job_run("run").ended is not None)
+    assert desk.job_run("run").status is JobRunStatus.SUCCEEDED
     desk.close()
 
 
