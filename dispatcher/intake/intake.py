@@ -26,8 +26,8 @@ A second delivery of a message finds the first entry and starts nothing. A secon
 content starts nothing either: it is recorded in the job run's log, and an event informs its sender. If it has a task
 token, the token is stored before the entry, and the workflow waits for the job run like the first one.
 
-A rejected message whose log is that of an accepted job run has a wrong origin: its sender may have chosen that. A copy
-goes to the dead-letter queue, the message is deleted, and nothing is written of it.
+A rejected message whose log is that of an accepted job run of another document has a wrong origin: its sender may have
+chosen that. A copy goes to the dead-letter queue, the message is deleted, and nothing is written of it.
 
 Every error with a message leads to an answer for that message, and never ends the dispatcher:
 
@@ -424,7 +424,10 @@ class Intake:
         return self._finish_rejection(message, after)
 
     def _reject_beside(self, message: QueueMessage, reasons: tuple[str, ...]) -> Rejected:
-        """Rejects a message whose log is that of an accepted job run. The copy may come twice."""
+        """Rejects a message whose log is that of an accepted job run. The copy may come twice. Raises `Conflict` if
+        that is its own, which another dispatcher has accepted meanwhile: its next delivery is answered."""
+        if self._is_accepted(message):
+            raise Conflict("another dispatcher has accepted it")
         self._queue.dead_letter(message, reasons)
         self._finish(message)
         return Rejected(reasons, message.origin.message_id)

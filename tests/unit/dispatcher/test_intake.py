@@ -339,6 +339,22 @@ def test_two_dispatchers_with_the_same_message_accept_it_once(desk: Desk) -> Non
     assert desk.second().intake.take(second_delivery) == Repeated(message_id, JobRunStatus.WAITING)
 
 
+def test_a_message_that_another_dispatcher_accepts_while_it_is_refused_is_no_dead_letter(desk: Desk) -> None:
+    desk.append([{"id": 1}])
+    message_id = desk.send(instruction())
+    (first_delivery,) = desk.queue.receive(1, 0, 0)
+    (second_delivery,) = desk.queue.receive(1, 0, 0)
+
+    def refuse_late(location: StoreLocation) -> DeltaCatalog:
+        assert desk.intake.take(first_delivery) == Accepted(message_id)
+        raise Invalid("the table was dropped meanwhile")
+
+    desk.second(open_lake=refuse_late).intake.take(second_delivery)
+    desk.clock.sleep(1_000)
+    assert desk.take() == [Repeated(message_id, JobRunStatus.WAITING)]
+    assert desk.queue.bodies == desk.queue.dead_letters().bodies == []
+
+
 def test_the_same_id_with_other_content_is_refused_also_before_the_first_has_run(desk: Desk) -> None:
     desk.append([{"id": 1}])
     desk.send(instruction(job_run_id="x"))
