@@ -4,6 +4,7 @@
                                                                                  |
                                     topic does not answer: paused, twice as long each time
                                     topic refuses: paused for long; ended job runs are marked as unpublished
+    the state's store does not answer, or the history is unreadable: the job run is paused, twice as long each time
 
     it has ended, all is published --> recorded in the history --> marker removed --> not followed any more
 
@@ -13,8 +14,10 @@ after the first failure nothing more is sent to it. An ended job run is followed
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from compactor.events.relay import Event, EventSink, NoSink
 from compactor.log_context import LOG
@@ -37,7 +40,8 @@ ANNOUNCED_MAX = 1_000
 
 
 BACKOFF = Backoff(first_seconds=5.0, longest_seconds=300.0)
-"""Pauses after a topic did not answer. After a refusal the pause is the longest."""
+"""Pauses of a topic that did not answer, and of a job run whose state was not read or written. After a refusal the
+pause is the longest."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +81,33 @@ class _TopicSink:
             raise TopicError(error) from error
 
 
-@dataclass
-class _Followed:
+@dataclass(kw_only=True)
+class _Retried:
     """
+    Attributes:
+        failures: in a row
+        last_error: None: the last try succeeded
+        not_before_seconds: of the next try, by the monotonic clock"""
+
+    failures: int = 0
+    last_error: Exception | None = None
+    not_before_seconds: float = 0.0
+
+    def failed(self, error: Exception, pauses: Backoff, clock: Clock) -> float:
+        """Returns the seconds until the next try."""
+        self.failures, self.last_error = self.failures + 1, error
+        seconds = pauses.seconds(self.failures)
+        self.not_before_seconds = clock.monotonic_seconds() + seconds
+        return seconds
+
+    def succeeded(self) -> None:
+        self.failures, self.last_error = 0, None
+
+
+@dataclass
+class _Followed(_Retried):
+    """Its failures are those of the state's store.
+
     Attributes:
         sessions: sessions whose logs may have pending events; with the log, as far as it was read, if that has them
         quiet: launched sessions of which no attempt runs; all of their events are published or in `sessions`
@@ -109,11 +137,27 @@ class _Followed:
 
 
 @dataclass
-class _Topic:
-    failures: int = 0
-    last_error: Exception | None = None
-    not_before_seconds: float = 0.0
+class _Topic(_Retried):
     announced: list[Event] = field(default_factory=list)
+
+
+class _Topics(defaultdict[str | None, _Topic]):
+    """By name. Not thread-safe."""
+
+    def __init__(self) -> None:
+        super().__init__(_Topic)
+
+    def due(self, followed: Iterable[_Followed], now_seconds: float) -> list[str | None]:
+        """The topics of these job runs and of announced events, except paused ones."""
+        with_events = {each.publication.topic_arn for each in followed}
+        with_events |= {topic_arn for topic_arn, topic in self.items() if topic.announced}
+        return [topic_arn for topic_arn in with_events if self[topic_arn].not_before_seconds <= now_seconds]
+
+    @property
+    def last_errors(self) -> Iterator[tuple[str, Exception]]:
+        for topic_arn, topic in self.items():
+            if topic.last_error is not None:
+                yield f"topic {topic_arn}" if topic_arn else "topic", topic.last_error
 
 
 class EventPublisher:
@@ -138,7 +182,7 @@ class EventPublisher:
         self._clock = clock
         self._lock = threading.Lock()
         self._followed: dict[str, _Followed] = {}
-        self._topics: dict[str | None, _Topic] = {}
+        self._topics = _Topics()
 
     # -- notifications, from any thread
 
@@ -156,16 +200,16 @@ class EventPublisher:
 
     @property
     def troubles(self) -> dict[str, Exception]:
-        """The last errors of paused topics, by "topic" and the topic's name, if it has one."""
+        """The last errors of paused topics, by "topic" and the topic's name, if it has one; and that of the state."""
         with self._lock:
-            named = {f"topic {arn}" if arn else "topic": topic.last_error for arn, topic in self._topics.items()}
-        return {place: error for place, error in named.items() if error is not None}
+            of_state = (("state", each.last_error) for each in self._followed.values() if each.last_error is not None)
+            return dict(chain(of_state, self._topics.last_errors))
 
     @property
     def is_idle(self) -> bool:
         """Whether no events are pending, except for paused topics."""
         with self._lock:
-            return not self._due_topics()
+            return not self._topics.due(self._pending(), self._clock.monotonic_seconds())
 
     def follow(
         self, job_run_id: str, log: JobRunLog, state: JobRunState, *, is_ending: bool = False, is_new: bool = False
@@ -224,7 +268,7 @@ class EventPublisher:
     def announce(self, topic_arn: str | None, event: Event) -> None:
         """Publishes an event that is in no log."""
         with self._lock:
-            announced = self._topic(topic_arn).announced
+            announced = self._topics[topic_arn].announced
             announced.append(event)
             del announced[:-ANNOUNCED_MAX]
 
@@ -254,7 +298,9 @@ class EventPublisher:
     def flush(self) -> None:
         """Publishes pending events for at most `flush_seconds`."""
         until_seconds = self._clock.monotonic_seconds() + self._settings.flush_seconds
+        self.publish_round()
         while not self.is_idle and self._clock.monotonic_seconds() < until_seconds:
+            self._clock.sleep(self._settings.round_seconds)
             self.publish_round()
 
     def publish_round(self) -> None:
@@ -265,7 +311,7 @@ class EventPublisher:
             if self._is_answered(each):
                 each.is_published = False  # the marker can be removed
         with self._lock:
-            due = self._due_topics()
+            due = self._topics.due(self._due(), self._clock.monotonic_seconds())
         for topic_arn in due:
             try:
                 self._publish_to(topic_arn)
@@ -275,7 +321,7 @@ class EventPublisher:
                 self._give_up(topic_arn, error)
 
     def _publish_to(self, topic_arn: str | None) -> None:
-        topic = self._topic(topic_arn)
+        topic = self._topics[topic_arn]
         found = self._sink_for(topic_arn)
         sink = found if isinstance(found, NoSink) else _TopicSink(found)
         announced = list(topic.announced)
@@ -284,7 +330,7 @@ class EventPublisher:
             with self._lock:
                 topic.announced = [event for event in topic.announced if event not in announced]
         with self._lock:
-            due = [each for each in self._followed.values() if each.publication.topic_arn == topic_arn and each.is_due]
+            due = [each for each in self._due() if each.publication.topic_arn == topic_arn]
         published: list[_Followed] = []
         try:
             published.extend(followed for followed in due if self._publish_followed(followed, sink))
@@ -292,7 +338,7 @@ class EventPublisher:
             self._close(published, sink)
         if topic.failures and (announced or due):
             LOG.info("topic_takes_events_again", topic=topic_arn)
-        topic.failures, topic.last_error = 0, None
+        topic.succeeded()
 
     def _publish_followed(self, followed: _Followed, sink: EventSink) -> bool:
         """Whether the job run has ended and all events are published. Raises `TopicError`."""
@@ -319,10 +365,12 @@ class EventPublisher:
     ) -> bool:
         """An error of a log is not an error of the topic, and is logged here. `sessions` stay pending."""
         try:
-            return act()
-        except (Unavailable, Conflict) as error:  # the state's store: the next round tries again
+            if act():
+                return True
+            followed.succeeded()
+        except (Unavailable, Conflict) as error:  # the state's store: tried again after a pause
             LOG.warning("events_not_read", job_run_id=followed.publication.job_run_id, reason=str(error))
-            self._give_back(followed, sessions or {})
+            self._give_back(followed, sessions or {}, error)
         except TopicError:
             self._give_back(followed, sessions or {})
             raise
@@ -340,16 +388,17 @@ class EventPublisher:
             self._records.history.record(record for each in published for record in each.publication.ended)
             for each in published:  # the job run of a shard needs its end before its last marker is removed
                 self._records.record_shard_end(each.publication.newest)
-        except LithifyError as error:  # the markers stay: the next round tries again
+        except LithifyError as error:  # the markers stay: tried again after a pause
             LOG.warning("history_not_written", job_runs=len(published), reason=str(error))
             for each in published:
-                self._give_back(each, {})
+                self._give_back(each, {}, error)
             return
         for each in published:
 
             def finish(each: _Followed = each) -> bool:
                 self._mark_published(each)
                 self._publish_late(each, sink)
+                each.succeeded()
                 return True
 
             if self._try(each, finish) and not each.is_published and not self._has_more(each):
@@ -385,10 +434,15 @@ class EventPublisher:
         with self._lock:
             return followed.has_updates or bool(followed.sessions)
 
-    def _give_back(self, followed: _Followed, sessions: dict[str, SessionLog | None]) -> None:
+    def _give_back(
+        self, followed: _Followed, sessions: dict[str, SessionLog | None], error: LithifyError | None = None
+    ) -> None:
+        """`error`: of the state, which pauses the job run."""
         with self._lock:
             followed.sessions = {**sessions, **followed.sessions}
             followed.has_updates = followed.must_load = True
+            if error is not None:
+                followed.failed(error, self._settings.backoff, self._clock)
 
     def _forget(self, followed: _Followed) -> None:
         with self._lock:
@@ -397,25 +451,21 @@ class EventPublisher:
 
     # -- topics
 
-    def _topic(self, topic_arn: str | None) -> _Topic:
-        return self._topics.setdefault(topic_arn, _Topic())
-
-    def _due_topics(self) -> list[str | None]:
+    def _pending(self) -> list[_Followed]:
         """With the lock held."""
+        return [each for each in self._followed.values() if each.is_due]
+
+    def _due(self) -> list[_Followed]:
+        """With the lock held. Without paused ones, but one that leaves gets its last try at once."""
         now_seconds = self._clock.monotonic_seconds()
-        with_events = {each.publication.topic_arn for each in self._followed.values() if each.is_due}
-        with_events |= {topic_arn for topic_arn, topic in self._topics.items() if topic.announced}
-        return [arn for arn in with_events if self._topic(arn).not_before_seconds <= now_seconds]
+        return [each for each in self._pending() if each.is_leaving or each.not_before_seconds <= now_seconds]
 
     def _give_up(self, topic_arn: str | None, error: Exception) -> None:
-        settings, topic = self._settings, self._topic(topic_arn)
-        topic.failures, topic.last_error = topic.failures + 1, error
-        if isinstance(error, Unavailable):
-            seconds = settings.backoff.seconds(topic.failures)
-        else:
-            seconds = settings.backoff.longest_seconds
+        pauses = self._settings.backoff
+        if not isinstance(error, Unavailable):
+            pauses = Backoff(pauses.longest_seconds, pauses.longest_seconds)
             self._mark_unpublished(topic_arn)
-        topic.not_before_seconds = self._clock.monotonic_seconds() + seconds
+        seconds = self._topics[topic_arn].failed(error, pauses, self._clock)
         emit = LOG.warning if isinstance(error, Unavailable) and not isinstance(error, Denied) else LOG.error
         kind = kind_of(error)
         emit("events_not_published", topic=topic_arn, error_kind=kind, reason=str(error), again_in_seconds=seconds)

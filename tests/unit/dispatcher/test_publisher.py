@@ -12,7 +12,7 @@ import pytest
 from compactor.events.relay import Event, EventSink
 from compactor.lake import DeltaCatalog
 from compactor.log.durable_log import DurableLog
-from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
+from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError, Unavailable
 from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import SESSION_LOG
 from dispatcher.intake.admission import Admission
@@ -23,6 +23,7 @@ from tests.fakes.dispatch_desk import FOLLOWS_SPEED, STALL_SECONDS, Desk, instru
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_sink import MemorySink
+from tests.fakes.memory_store import MemoryStore
 from tests.fakes.small_cluster import Crashes, Hangs, Stalls, Succeeds
 from tests.waiting import wait_until
 
@@ -138,6 +139,81 @@ def test_a_silent_topic_gets_one_try_a_round_and_is_left_alone_for_longer_each_t
     clock.sleep(300)
     publisher.publish_round()
     assert sorted(event.jobrunid for event in sink.events) == ["run 0", "run 1", "run 2"]
+    desk.close()
+
+
+def rejected_in(store: FaultyStore, tmp_path: Path) -> tuple[Desk, EventPublisher, str]:
+    """A publisher by itself, which follows a job run that was rejected."""
+    desk = Desk(tmp_path, clock=ManualClock(), state=store)
+    publisher = EventPublisher(desk.records, lambda _: desk.sink, desk.answers, PublisherSettings(), desk.clock)
+    job_run_id = desk.send(instruction(source_table_id="NO.SUCH.V1"))
+    desk.take()
+    publisher.follow(job_run_id, desk.records.log(job_run_id), desk.job_run(job_run_id), is_ending=True)
+    return desk, publisher, job_run_id
+
+
+@pytest.mark.parametrize(("key_part", "error"), [("history/days/", Corrupt), ("job_runs/", Unavailable)])
+def test_a_job_run_whose_state_does_not_answer_is_a_trouble_and_left_alone_for_longer_each_time(
+    tmp_path: Path, key_part: str, error: type[LithifyError]
+) -> None:
+    store = FaultyStore(MemoryStore(ManualClock()))
+    desk, publisher, _ = rejected_in(store, tmp_path)
+    store.fail("read", key_part, "after", times=None, error=error)  # after it is counted
+    tried_at = []
+    for second in range(400):
+        before = store.count("read", key_part)
+        publisher.publish_round()
+        if store.count("read", key_part) > before:
+            tried_at.append(second)
+        desk.clock.sleep(1)
+    assert tried_at == [0, 5, 15, 35, 75, 155, 315]
+    assert not publisher.is_idle
+    assert publisher.troubles.keys() == {"state"}
+    store.heal()
+    desk.clock.sleep(300)
+    publisher.publish_round()
+    assert desk.sink.names[-1] == "job_run.rejected"
+    assert (publisher.followed, publisher.troubles) == (frozenset(), {})
+    assert desk.records.open_job_run_ids() == []
+    desk.close()
+
+
+def test_a_job_run_that_the_history_does_not_take_keeps_no_other_waiting(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore(ManualClock()))
+    desk, publisher, job_run_id = rejected_in(store, tmp_path)
+    store.fail("read", "history/days/", error=Corrupt)
+    publisher.publish_round()
+    assert publisher.followed == {job_run_id}
+    other = desk.send(instruction(source_table_id="NO.SUCH.V1"))
+    desk.take()
+    publisher.follow(other, desk.records.log(other), desk.job_run(other), is_ending=True)
+    publisher.publish_round()
+    assert publisher.followed == {job_run_id}
+    desk.close()
+
+
+def test_a_stopping_dispatcher_tries_again_what_the_state_did_not_take(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore(ManualClock()))
+    desk, publisher, _ = rejected_in(store, tmp_path)
+    store.fail("read", "history/days/", error=Corrupt)
+    publisher.flush()
+    assert desk.records.open_job_run_ids() == []
+    desk.close()
+
+
+def test_a_paused_job_run_that_leaves_is_no_longer_followed(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore(ManualClock()))
+    desk = Desk(tmp_path, clock=ManualClock(), state=store)
+    publisher = EventPublisher(desk.records, lambda _: desk.sink, desk.answers, PublisherSettings(), desk.clock)
+    desk.append([{"id": 1}])
+    job_run_id = desk.accept()
+    publisher.follow(job_run_id, desk.records.log(job_run_id), desk.job_run(job_run_id))
+    store.fail("read", "job_runs/", times=None)
+    publisher.publish_round()
+    assert publisher.troubles.keys() == {"state"}
+    publisher.leave(job_run_id)
+    publisher.publish_round()
+    assert (publisher.followed, publisher.troubles) == (frozenset(), {})
     desk.close()
 
 
