@@ -153,6 +153,12 @@ class _Topics(defaultdict[str | None, _Topic]):
         with_events |= {topic_arn for topic_arn, topic in self.items() if topic.announced}
         return [topic_arn for topic_arn in with_events if self[topic_arn].not_before_seconds <= now_seconds]
 
+    def forget_all_but(self, followed: Iterable[_Followed]) -> None:
+        """Forgets the failures of topics without pending events: nothing else would ever try them again."""
+        with_events = {each.publication.topic_arn for each in followed}
+        for topic_arn in [each for each, topic in self.items() if not topic.announced and each not in with_events]:
+            del self[topic_arn]
+
     @property
     def last_errors(self) -> Iterator[tuple[str, Exception]]:
         for topic_arn, topic in self.items():
@@ -319,6 +325,8 @@ class EventPublisher:
                 self._give_up(topic_arn, error.cause)
             except Exception as error:  # noqa: BLE001  (an error of one topic must not delay the others)
                 self._give_up(topic_arn, error)
+        with self._lock:
+            self._topics.forget_all_but(self._pending())
 
     def _publish_to(self, topic_arn: str | None) -> None:
         topic = self._topics[topic_arn]

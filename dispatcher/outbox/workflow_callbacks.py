@@ -99,7 +99,7 @@ class WorkflowAnswers:
         self._failures = 0
         self._not_before_seconds = 0.0
         self.last_error: Exception | None = None
-        """The error of the last call; None: the service answered."""
+        """The error of the last call; None: the service answered, or no workflow waits."""
 
     # -- notifications, from any thread
 
@@ -175,6 +175,8 @@ class WorkflowAnswers:
         """One try for each job run with pending answers or heartbeats, until the service does not answer."""
         with self._lock:
             awaited = list(self._awaited.values())
+        if not awaited:
+            self._failures, self.last_error = 0, None  # no call would ever tell that the service answers again
         for each in awaited:
             if self._not_before_seconds > self._clock.monotonic_seconds():
                 return

@@ -142,6 +142,23 @@ def test_a_silent_topic_gets_one_try_a_round_and_is_left_alone_for_longer_each_t
     desk.close()
 
 
+def test_a_topic_that_failed_is_no_trouble_once_no_events_wait_for_it(tmp_path: Path) -> None:
+    sink = RefusingSink(Unavailable("no answer"))
+    desk = Desk(tmp_path, clock=ManualClock())
+    publisher = EventPublisher(desk.records, lambda _: sink, desk.answers, PublisherSettings(), desk.clock)
+    desk.append([{"id": 1}])
+    job_run_id = desk.accept()
+    publisher.follow(job_run_id, desk.records.log(job_run_id), desk.job_run(job_run_id))
+    publisher.publish_round()
+    publisher.publish_round()
+    assert publisher.troubles.keys() == {"topic"}
+    desk.clock.sleep(5)
+    publisher.leave(job_run_id)  # another dispatcher publishes its events
+    publisher.publish_round()
+    assert (publisher.followed, publisher.troubles) == (frozenset(), {})
+    desk.close()
+
+
 def rejected_in(store: FaultyStore, tmp_path: Path) -> tuple[Desk, EventPublisher, str]:
     """A publisher by itself, which follows a job run that was rejected."""
     desk = Desk(tmp_path, clock=ManualClock(), state=store)

@@ -355,6 +355,17 @@ def test_a_service_in_trouble_is_left_alone_for_longer_each_time_and_for_half_a_
     desk.close()
 
 
+def test_a_service_in_trouble_is_no_trouble_once_no_workflow_waits_here(desk: Desk) -> None:
+    desk.callbacks.error = Unavailable("no answer")
+    job_run_id = desk.accept(task_token=TOKEN)
+    desk.tick_until(lambda: desk.answers.last_error is not None)
+    desk.answers.answer_round()
+    assert desk.answers.last_error is not None
+    desk.answers.leave(job_run_id)  # as when its claim is lost
+    desk.answers.answer_round()
+    assert desk.answers.last_error is None
+
+
 def test_a_dispatcher_that_died_before_it_could_answer_leaves_that_to_the_next(desk: Desk) -> None:
     desk.callbacks.error = Unavailable("no answer")
     job_run_id = desk.accept(task_token=TOKEN)
