@@ -114,6 +114,8 @@ class Claiming:
         except LithifyError as error:
             self.last_error = error
             LOG.warning("open_job_runs_not_listed", reason=str(error))
+        for work in [work for work in self._left_paused if not self._open.is_left(work)]:
+            del self._left_paused[work]  # it was cancelled in its pause
 
     @property
     def _marks(self) -> dict[WorkId, MarkedJobRun]:

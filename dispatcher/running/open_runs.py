@@ -218,6 +218,11 @@ class OpenJobRuns:
             found.log.load()
         return found.log.newest.state.cancel is not None
 
+    def is_left(self, work: WorkId) -> bool:
+        """Whether it is open, and neither claimed here nor by a live dispatcher."""
+        each = self._open.get(work)
+        return each is not None and (each.owner is None or self.is_gone(each.owner))
+
     def retry_blocked(self) -> None:
         """Waiting job runs may be tried again: the state has changed."""
         for each in self._open.values():

@@ -300,6 +300,22 @@ def test_a_paused_job_run_can_be_cancelled(desk: Desk) -> None:
     assert desk.job_run("run").status is JobRunStatus.CANCELLED
 
 
+def test_a_job_run_that_was_cancelled_in_its_pause_is_no_longer_paused(desk: Desk) -> None:
+    desk.records.pauses.pause(OF_TABLE, "maintenance")
+    desk.accept(job_run_id="run")
+    second = desk.second()
+    for each in (desk, second):
+        ticks(each)
+        assert each.controller.paused == ("run",)
+    desk.records.log("run").append(lambda _: [CancelRequested(reason="not needed")])
+    desk.move_on(600)
+    desk.tick_until(lambda: desk.job_run("run").ended is not None)
+    for each in (desk, second):
+        each.run()
+        assert each.controller.paused == ()
+    second.close()
+
+
 def test_a_pause_of_a_job_run_goes_with_it(desk: Desk) -> None:
     desk.records.pauses.pause(of_run("run"), "look at it first")
     desk.accept(job_run_id="run")
