@@ -61,7 +61,7 @@ class OpenJobRun:
         was_tried: it could not be claimed; tried again after the next sweep
         orphaned_at_seconds: when its owner was first seen to be gone
         empty_since_seconds: when its log was first seen to be empty
-        failure: the error of the last read"""
+        failure: the error of the last read, or of a claim that failed since because of the log"""
 
     work: WorkId
     log: JobRunLog
@@ -180,7 +180,9 @@ class OpenJobRuns:
             self.last_error = None
         now_seconds = self._clock.monotonic_seconds()
         due = [each for each in self._open.values() if each.is_due and each.not_before_seconds <= now_seconds]
+        unread = [each for each in due[:READS_MAX] if each.failure is not None]
         run_concurrently(self._records.store.location, self._read, due[:READS_MAX])
+        self._quarantined.difference_update(each.work for each in unread if each.failure is None)
         for each in due[:READS_MAX]:
             self._judge(each)
 
@@ -264,12 +266,14 @@ class OpenJobRuns:
 
     @property
     def quarantined(self) -> frozenset[WorkId]:
-        """Job runs whose log could not be read."""
+        """Open job runs whose log could not be read."""
         return frozenset(self._quarantined)
 
     def quarantine(self, work: WorkId, log: JobRunLog, error: Exception) -> None:
         """Skips a job run whose log is unreadable. Nothing is written to it: a newer release may have written it."""
         self.leave_alone(work, self._intervals.set_aside_seconds)
+        if work in self._open and isinstance(error, LithifyError):  # a bug is not over once its log is read
+            self._open[work].failure = error
         if work in self._quarantined:
             return
         bug = None if isinstance(error, LithifyError) else error
@@ -337,6 +341,7 @@ class OpenJobRuns:
         markers = {marker.work: marker for marker in self._records.open_markers()}
         for gone in self._open.keys() - markers.keys():
             del self._open[gone]
+        self._quarantined.intersection_update(markers)
         for work, marker in markers.items():
             if work not in claimed and work.text not in publishing:
                 self._seen(work, marker)

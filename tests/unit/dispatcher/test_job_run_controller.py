@@ -22,7 +22,7 @@ from compactor.sessions.keys import SessionFolder
 from dispatcher.intake.intake import Accepted, Rejected
 from dispatcher.records.claims import Claim, JobRunLog, claim_job_run
 from dispatcher.records.job_run_log import CancelRequested, JobRunState, JobRunStatus
-from dispatcher.records.keys import JobRunLogFolder, LiveDispatcher, ReleaseOfState
+from dispatcher.records.keys import JobRunLogFolder, LiveDispatcher, PausedObject, ReleaseOfState
 from dispatcher.records.liveness import Peers, SignOfLife
 from dispatcher.records.sessions import SessionLaunching
 from dispatcher.running.job_run_controller import JobRunControllerSettings
@@ -497,13 +497,15 @@ def test_a_dead_holder_is_taken_over_on_time_by_a_dispatcher_whose_clock_is_an_h
 # ---------------------------------------------------------------------------------------- one job run that is not well
 
 
-def spoil(desk: Desk, job_run_id: str, action: str) -> None:
-    """The next entry of a job run's log is what no release until now could write."""
+def spoil(desk: Desk, job_run_id: str, action: str) -> str:
+    """The next entry of a job run's log is what no release until now could write. Returns its key."""
     log = desk.records.log(job_run_id)
     number = log.load().entry_number + 1
     actions = f'[{{"action": "{action}", "epoch": 1}}]' if action else "no JSON"
     body = f'{{"format": 1, "entry_number": {number}, "entry_id": "x", "at_ms": 5, "actions": {actions}}}'
-    assert desk.state.put_if_absent(EntryObject(log.folder, number).key, body.encode())
+    key = EntryObject(log.folder, number).key
+    assert desk.state.put_if_absent(key, body.encode())
+    return key
 
 
 @pytest.mark.parametrize("action", ["of_a_newer_release", ""])
@@ -517,6 +519,39 @@ def test_a_log_that_cannot_be_read_is_set_aside_with_an_event_and_stops_nothing_
     (published,) = [event for event in second.sink.events if event.type == "lithify.job_run.set_aside.v1"]
     assert (published.jobrunid, published.severity.value, published.table) == (unreadable, "error", TABLE)
     assert unreadable in second.records.open_job_run_ids()  # a release that can read it finds it
+    second.close()
+
+
+def test_a_job_run_that_another_dispatcher_has_ended_is_no_longer_set_aside(desk: Desk) -> None:
+    desk.append([{"id": 1}])
+    job_run_id = desk.accept()
+    spoiled = spoil(desk, job_run_id, "of_a_newer_release")
+    second = desk.second()
+    second.run()
+    assert second.controller.quarantined == (job_run_id,)
+    desk.state.delete(spoiled)  # as if this one could read it
+    desk.run()
+    second.run()
+    assert not second.controller.quarantined
+    second.close()
+
+
+def test_a_job_run_whose_log_is_read_is_no_longer_set_aside_and_may_be_so_again(desk: Desk) -> None:
+    desk.append([{"id": 1}])
+    job_run_id = desk.accept()
+    second = desk.second()
+    second.records.pauses.pause(PausedObject("everything"), "maintenance")  # it is not claimed when it is read
+    for times in (1, 2):
+        spoiled = spoil(second, job_run_id, "of_a_newer_release")
+        second.move_on(second.settings.set_aside_seconds)
+        second.run()
+        assert second.controller.quarantined == (job_run_id,)
+        assert second.sink.names.count("job_run.set_aside") == times
+        second.state.delete(spoiled)
+        second.move_on(second.settings.set_aside_seconds)
+        second.run()
+        assert not second.controller.quarantined
+        assert second.controller.paused == (job_run_id,)
     second.close()
 
 
