@@ -61,7 +61,7 @@ def _graphs(stage: Stage, queues: QueueNames) -> Sequence[tuple[str, list[Line]]
                 _messages(queues.dead_letters, "dead letters"),
                 _messages(queues.announcements, "announced files"),
                 _messages(queues.refused, "refused files"),
-                total(metrics.EVENTS_WAITING, "Maximum", "job runs with events"),
+                total(metrics.EVENTS_WAITING, "Maximum", "job runs whose events wait"),
                 total(metrics.WORKFLOWS_WAITING, "Maximum", "workflows"),
             ],
         ),

@@ -23,7 +23,7 @@ JOB_RUNS = Metric("job_runs", "count", "Open job runs that this dispatcher knows
 QUEUE_AGE = Metric(
     "queue_age", "seconds", "Age of the oldest message that waits on the queue, at most; 0: none waits.", False
 )
-EVENTS_WAITING = Metric("events_waiting", "count", "Job runs with events that are to be published.", counts=False)
+EVENTS_WAITING = Metric("events_waiting", "count", "Job runs with events that could not be published.", counts=False)
 WORKFLOWS_WAITING = Metric("workflows_waiting", "count", "Task tokens that are to be answered.", counts=False)
 TROUBLES = Metric("troubles", "count", "Services that are not reached.", counts=False)
 OWNERLESS_CLUSTERS = Metric(

@@ -200,9 +200,10 @@ class EventPublisher:
 
     @property
     def waiting_count(self) -> int:
-        """Job runs with pending events."""
+        """Job runs with pending events that their topic, or the state, did not take at the last try."""
         with self._lock:
-            return sum(each.is_due for each in self._followed.values())
+            pending = self._pending()
+            return sum(bool(each.failures or self._topics[each.publication.topic_arn].failures) for each in pending)
 
     @property
     def troubles(self) -> dict[str, Exception]:

@@ -159,6 +159,24 @@ def test_a_topic_that_failed_is_no_trouble_once_no_events_wait_for_it(tmp_path: 
     desk.close()
 
 
+def test_events_wait_only_once_their_topic_did_not_take_them(tmp_path: Path) -> None:
+    """Those of the next round are no reason to alarm anybody: a busy dispatcher always has some."""
+    sink = RefusingSink(None)
+    desk = Desk(tmp_path, clock=ManualClock())
+    publisher = EventPublisher(desk.records, lambda _: sink, desk.answers, PublisherSettings(), desk.clock)
+    desk.append([{"id": 1}])
+    job_run_id = desk.accept()
+    publisher.follow(job_run_id, desk.records.log(job_run_id), desk.job_run(job_run_id))
+    waiting = [publisher.waiting_count]
+    for sink.refusal in (Unavailable("no answer"), Invalid("no such topic"), None):
+        publisher.publish_round()
+        waiting.append(publisher.waiting_count)
+        desk.clock.sleep(300)
+    publisher.notify(job_run_id)
+    assert [*waiting, publisher.waiting_count] == [0, 1, 1, 0, 0]
+    desk.close()
+
+
 def rejected_in(store: FaultyStore, tmp_path: Path) -> tuple[Desk, EventPublisher, str]:
     """A publisher by itself, which follows a job run that was rejected."""
     desk = Desk(tmp_path, clock=ManualClock(), state=store)
@@ -186,6 +204,7 @@ def test_a_job_run_whose_state_does_not_answer_is_a_trouble_and_left_alone_for_l
     assert tried_at == [0, 5, 15, 35, 75, 155, 315]
     assert not publisher.is_idle
     assert publisher.troubles.keys() == {"state"}
+    assert publisher.waiting_count == 1
     store.heal()
     desk.clock.sleep(300)
     publisher.publish_round()
