@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TypeVar
 
 from compactor.catalog.delta_files import begin_files, is_at_hand, version_of_file
@@ -83,7 +84,7 @@ _Landing = Announced | AnnouncedRows
 _FoundT = TypeVar("_FoundT")
 
 
-@dataclass
+@dataclass(eq=False)
 class _Message:
     """`reasons`: why files of it cannot be taken in; `waits_for`: why others cannot yet."""
 
@@ -119,7 +120,7 @@ class Ingest:
                 done = self._take(table, files, done)
             except (Denied, Outdated) as error:
                 LOG.warning("table_waits", table_id=table.table_id, reason=str(error))
-                for message in {id(each): each for of_file in files.values() for each in of_file}.values():
+                for message in set(chain.from_iterable(files.values())):
                     message.waits_for += error.reasons
         return self._settle(messages, done)
 
@@ -179,9 +180,10 @@ class Ingest:
             return self._readable(landing.table_id)
         folder = folder_of(landings, landing.uri)
         takers = [] if folder is None else takers_of(landings[folder], landing.uri)
-        if not takers:
-            for table_id, error in self._unread.items():
-                raise type(error)(f"{landing.uri} may land for {table_id}, which cannot be read: {error}")
+        if not takers and self._unread:
+            # A file waits for a table that can be read later; for one that is damaged it does not.
+            table_id, error = min(self._unread.items(), key=lambda each: isinstance(each[1], Corrupt))
+            raise type(error)(f"{landing.uri} may land for {table_id}, which cannot be read: {error}")
         if folder is None:
             raise Invalid(f"{landing.uri} lands for no table: set the property landing of its table")
         if len(takers) > 1:

@@ -155,7 +155,8 @@ class Listing:
         LOG.warning("not_looked_at", what=what, reason=str(error))
 
     def _announce(self, files: Iterator[tuple[Table, str, int, str | None]], from_ms: int, to_ms: int) -> Looked:
-        """In the order of their modification: of rows without sort keys the last ones win."""
+        """In the order of their modification, since of rows without sort keys the last ones win. All URIs are held for
+        it."""
         known: dict[str, KnownFiles | None] = {}
         remembered_ms = self._clock.now_ms() - IDS_REFUSED_SECONDS * 1_000
         found: list[tuple[int, str]] = []

@@ -5,16 +5,18 @@ so every dispatcher works the same way with every job. After a lost answer of a 
 name, which follows from the attempt (`launcher.spark_job.job_name`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
-from compactor.log_context import Logged
-from compactor.model.errors import Invalid, Unavailable
+from compactor.log_context import LOG, Logged
+from compactor.model.errors import Denied, Invalid, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan, ClusterUse
 from compactor.planning.sizing import Resources
 from launcher.sizing.cluster_choice import ClusterRoom
 from launcher.spark_job import ClusterReference, JobStatus, SparkJob
+
+SeenT = TypeVar("SeenT")
 
 
 class RunningSparkJob(Protocol):
@@ -51,6 +53,16 @@ def use_of(job: RunningSparkJob, plan: ClusterPlan | None) -> ClusterUse | None:
     with Logged("cluster_use_not_read", Unavailable, Invalid, cluster=job.description):
         return job.use(plan)
     return None
+
+
+def unless_denied(describe: Callable[[str], SeenT], service_id: str) -> SeenT | None:
+    """What a service says of one of the listed; None: it is another deployment's, of which this one's role may know no
+    more."""
+    try:
+        return describe(service_id)
+    except Denied as error:
+        LOG.info("cluster_of_others", service_id=service_id, reason=str(error))
+        return None
 
 
 class Cluster(Protocol):

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from compactor.model.clock import Clock
-from compactor.model.errors import Denied, Invalid, Unavailable
+from compactor.model.errors import Invalid, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan, ClusterUse
-from launcher.clusters import LaunchedJob
+from launcher.clusters import LaunchedJob, unless_denied
 from launcher.emr.reasons import of_cluster, of_program
 from launcher.emr.request import ClusterLaunch, run_job_flow_request
 from launcher.emr.service import ENDED_STATES, LIVE_STATES, PAID_STATES, ClusterSeen, EmrService, InstanceSeen
@@ -88,17 +88,12 @@ class EmrCluster:
     def launched(self) -> Iterator[LaunchedJob]:
         """All running jobs that Lithify launched here, of any state store, as far as they may be described."""
         for seen in self._service.clusters(sorted(LIVE_STATES)):
-            whole = self._described(seen.cluster_id) if seen.name.startswith(JOB_NAMES_BEGIN) else None
+            if not seen.name.startswith(JOB_NAMES_BEGIN):
+                continue
+            whole = unless_denied(self._service.cluster, seen.cluster_id)
             if whole is not None and STATE_TAG in whole.tags and whole.state in LIVE_STATES:
                 reference = self._reference(whole.cluster_id)
                 yield LaunchedJob(reference, whole.name, whole.state, whole.tags, whole.created_at_ms)
-
-    def _described(self, cluster_id: str) -> ClusterSeen | None:
-        """None for one of another deployment, which the role of this one may not describe."""
-        try:
-            return self._service.cluster(cluster_id)
-        except Denied:
-            return None
 
     def _find(self, name: str, ended_within_seconds: float) -> ClusterReference | None:
         """Searches running clusters, and ended ones that were launched within this many seconds."""

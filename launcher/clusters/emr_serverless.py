@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from compactor.model.clock import Clock
-from compactor.model.errors import Conflict, Denied, Invalid, Unavailable
+from compactor.model.errors import Conflict, Invalid, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan, ClusterUse
-from launcher.clusters import LaunchedJob
+from launcher.clusters import LaunchedJob, unless_denied
 from launcher.emr.reasons import CANCELLED, of_program
 from launcher.emr.request import ClusterLaunch, start_job_run_request
 from launcher.emr.service import (
@@ -18,7 +18,6 @@ from launcher.emr.service import (
     SERVERLESS_LIVE_STATES,
     SERVERLESS_PAID_STATES,
     EmrServerlessService,
-    JobRunSeen,
 )
 from launcher.emr.settings import STATE_TAG, EmrServerlessSettings, tags_of
 from launcher.sizing.cluster_choice import ClusterRoom
@@ -106,17 +105,12 @@ class EmrServerlessCluster:
     def launched(self) -> Iterator[LaunchedJob]:
         """All running jobs that Lithify launched here, of any state store, as far as they may be described."""
         for seen in self._service.job_runs(sorted(SERVERLESS_LIVE_STATES)):
-            whole = self._described(seen.job_run_id) if seen.name.startswith(JOB_NAMES_BEGIN) else None
+            if not seen.name.startswith(JOB_NAMES_BEGIN):
+                continue
+            whole = unless_denied(self._service.job_run, seen.job_run_id)
             if whole is not None and STATE_TAG in whole.tags and whole.state in SERVERLESS_LIVE_STATES:
                 reference = self._reference(whole.job_run_id)
                 yield LaunchedJob(reference, whole.name, whole.state, whole.tags, whole.created_at_ms)
-
-    def _described(self, job_run_id: str) -> JobRunSeen | None:
-        """None for one of another deployment, which the role of this one may not describe."""
-        try:
-            return self._service.job_run(job_run_id)
-        except Denied:
-            return None
 
     def _reference(self, job_run_id: str) -> ClusterReference:
         ids = {APPLICATION_ID: self._settings.application_id, JOB_RUN_ID: job_run_id}

@@ -9,27 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compactor import DeltaCatalog, compact
+from compactor import DeltaCatalog
 from compactor.catalog.appending import take_deltas
 from compactor.lake import Table
 from compactor.model.errors import Corrupt, Invalid
 from compactor.model.names import LifecycleState
+from tests.builders import compact_orders
 from tests.fakes.manual_clock import ManualClock
-from tests.fakes.unruly_engine import UnrulyEngine
 
 ORDERS, COPY = "ACME.ORDERS.V1", "ACME.COPY.V1"
-
-
-def run(lake: DeltaCatalog, into: str, max_rows_per_round: int | None = None) -> None:
-    compact(
-        ORDERS,
-        {"id"},
-        delta_catalog_client=lake,
-        destination_compacted_table_id=into,
-        hash_bucket_count=1,
-        max_rows_per_round=max_rows_per_round,
-        engine=UnrulyEngine(),
-    )
 
 
 def refuse_for_one_row(orders: Table) -> None:
@@ -52,13 +40,13 @@ def test_a_version_is_not_deprecated_while_a_delta_is_compacted_only_in_part(
     orders.append({}, [first, second])
     second.rename(away)
     with pytest.raises(Corrupt):
-        run(lake, into, max_rows_per_round=3)
+        compact_orders(lake, into, max_rows_per_round=3)
     away.rename(second)
     compacted = lake.table(into).stream({}).load().state.compacted
     assert compacted is not None
     assert compacted.processed.file_number == 1
     refuse_for_one_row(orders)
-    run(lake, into)
+    compact_orders(lake, into)
     orders.deprecate_stream_version({}, 1)
     assert state_of(orders) is LifecycleState.DEPRECATED
 
@@ -66,11 +54,11 @@ def test_a_version_is_not_deprecated_while_a_delta_is_compacted_only_in_part(
 def test_deltas_that_a_copy_was_only_about_to_commit_are_not_compacted(lake: DeltaCatalog) -> None:
     orders = lake.create_table(ORDERS)
     orders.append({}, pa.table({"id": [1]}))
-    run(lake, COPY)
+    compact_orders(lake, COPY)
     position = orders.append({}, pa.table({"id": [2]})).position
     orders.stream({}).log.append(lambda at: take_deltas(at.state, 1, {position}, COPY))
     refuse_for_one_row(orders)
-    run(lake, COPY)
+    compact_orders(lake, COPY)
     orders.deprecate_stream_version({}, 1)
     assert state_of(orders) is LifecycleState.DEPRECATED
 
@@ -80,7 +68,7 @@ def test_after_a_restore_of_a_copy_only_what_it_will_still_compact_is_missing(
 ) -> None:
     orders = lake.create_table(ORDERS)
     orders.append({}, pa.table({"id": [1]}))
-    run(lake, COPY)
+    compact_orders(lake, COPY)
     orders.append({}, pa.table({"id": [2]}))
     clock.sleep(1)
     then = datetime.fromtimestamp(clock.now_ms() / 1_000, UTC)
@@ -89,7 +77,7 @@ def test_after_a_restore_of_a_copy_only_what_it_will_still_compact_is_missing(
     copy = lake.table(COPY)
     assert copy.restore(then, dry_run=False).partitions[0].rows_undone == 1
     refuse_for_one_row(orders)
-    run(lake, COPY)
+    compact_orders(lake, COPY)
     assert sorted(copy.scan().to_table()["id"].to_pylist()) == [1, 2]
     orders.deprecate_stream_version({}, 1)
     assert state_of(orders) is LifecycleState.DEPRECATED

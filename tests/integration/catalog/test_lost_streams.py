@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from compactor import DeltaCatalog, compact
+from compactor import DeltaCatalog
 from compactor.catalog.keys import DropMark, TableFolder
 from compactor.catalog.lost_streams import FirstStream
 from compactor.lake import Table
 from compactor.model.errors import Corrupt, Denied, Unavailable
+from tests.builders import compact_orders
 from tests.conftest import Command
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
-from tests.fakes.unruly_engine import UnrulyEngine
 
 ORDERS, COPY = "ACME.ORDERS.V1", "ACME.COPY.V1"
 ROWS = pa.table({"id": [1, 2]})
@@ -35,19 +35,8 @@ USES: dict[str, Use] = {
     "append": lambda table, partition: table.append(partition, ROWS),
     "append_many": lambda table, partition: table.append_many([(partition, ROWS, "upsert")]),
     "new version": lambda table, partition: table.create_stream_version(partition),
-    "compact": lambda table, _: run(DeltaCatalog.open(table._store.location.root_uri)),
+    "compact": lambda table, _: compact_orders(DeltaCatalog.open(table._store.location.root_uri)),
 }
-
-
-def run(lake: DeltaCatalog, into: str | None = None) -> None:
-    compact(
-        ORDERS,
-        {"id"},
-        delta_catalog_client=lake,
-        destination_compacted_table_id=into,
-        hash_bucket_count=1,
-        engine=UnrulyEngine(),
-    )
 
 
 @pytest.fixture
@@ -75,7 +64,7 @@ def test_a_table_without_any_of_its_streams_is_corrupt_to_each_use_and_writes_no
 ) -> None:
     lake.create_table(ORDERS, list(partition)).append(partition, ROWS)
     if trace == "deltas and compacted files":
-        run(lake)
+        compact_orders(lake)
         shutil.rmtree(root / "tables" / ORDERS / "dropped")
     lose_streams(root)
     with pytest.raises(Corrupt, match=f"no log in .*{ORDERS}/streams/, and .* shows that {ORDERS} had one"):
@@ -94,7 +83,7 @@ def test_a_partition_without_its_log_is_corrupt_to_each_use_and_gets_no_second_o
     orders = lake.create_table(ORDERS, ["day"], primary_keys=["id"])
     for day in ("monday", "tuesday"):
         orders.append({"day": day}, ROWS)
-    run(lake)
+    compact_orders(lake)
     log = root / "tables" / ORDERS / "streams" / "day=monday"
     shutil.rmtree(log)
     found = DeltaCatalog.open(str(root)).table(ORDERS)
@@ -105,7 +94,7 @@ def test_a_partition_without_its_log_is_corrupt_to_each_use_and_gets_no_second_o
     assert not log.exists()
     assert found.scan({"day": "tuesday"}).count_rows() == 2
     found.append({"day": "wednesday"}, ROWS)
-    run(DeltaCatalog.open(str(root)))
+    compact_orders(DeltaCatalog.open(str(root)))
     assert found.partitions() == [{"day": "tuesday"}, {"day": "wednesday"}]
 
 
@@ -125,7 +114,7 @@ def test_no_proof_of_a_deleted_key_and_no_list_of_files_leaves_out_a_partition_w
     orders = lake.create_table(ORDERS, ["day"], primary_keys=["id"])
     for day in ("monday", "tuesday"):
         orders.append({"day": day}, ROWS)
-    run(lake)
+    compact_orders(lake)
     shutil.rmtree(root / "tables" / ORDERS / "streams" / "day=monday")
     for of in ((), ("--partition", "day=monday")):
         refused = command("privacy", "prove", ORDERS, "--key", "id=7", "--lake", str(root), *of)
@@ -137,10 +126,10 @@ def test_no_proof_of_a_deleted_key_and_no_list_of_files_leaves_out_a_partition_w
 
 def test_the_destination_of_a_compaction_is_not__without_its_streams(lake: DeltaCatalog, root: Path) -> None:
     lake.create_table(ORDERS).append({}, ROWS)
-    run(lake, into=COPY)
+    compact_orders(lake, into=COPY)
     lose_streams(root, COPY)
     with pytest.raises(Corrupt, match=f"shows that {COPY} had one"):
-        run(DeltaCatalog.open(str(root)), into=COPY)
+        compact_orders(DeltaCatalog.open(str(root)), into=COPY)
 
 
 def test_a_dropped_table_whose_id_is_used_again_and_one_that_was_purged_begin_anew(
@@ -170,9 +159,9 @@ def test_what_stopped_before_the_first_entry_leaves_an_empty_table_and_is_done_a
     assert orders.scan(view="merged").count_rows() == 0
     orders.append({}, ROWS, delta_id="first")
     with pytest.raises(Unavailable):
-        run(faulty, into=COPY)
+        compact_orders(faulty, into=COPY)
     assert copy.scan().count_rows() == 0
-    run(lake, into=COPY)
+    compact_orders(lake, into=COPY)
     assert copy.scan().count_rows() == 2
 
 

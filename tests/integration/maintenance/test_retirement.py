@@ -20,7 +20,7 @@ from compactor.model.errors import Invalid
 from compactor.model.names import LifecycleState
 from compactor.planning.sizing import Resources
 from compactor.planning.table_figures import read_figures
-from tests.builders import pinned_session
+from tests.builders import compact_orders, pinned_session
 from tests.conftest import Command
 from tests.fakes.attempts import plan_session, run_attempt
 from tests.fakes.manual_clock import ManualClock
@@ -43,17 +43,6 @@ def orders(lake: DeltaCatalog) -> Table:
 
 def append(orders: Table, key: int) -> None:
     orders.append({}, pa.table({"id": [key], "value": [f"value {key}"]}), delta_id=f"delta {key}")
-
-
-def run(lake: DeltaCatalog, into: str | None = None) -> None:
-    compact(
-        ORDERS,
-        {"id"},
-        delta_catalog_client=lake,
-        destination_compacted_table_id=into,
-        hash_bucket_count=1,
-        engine=UnrulyEngine(),
-    )
 
 
 def pass_days(clock: ManualClock, days: float) -> None:
@@ -91,7 +80,7 @@ def values(table: Table, as_of: int | None = None, view: str = "compacted") -> l
 def test_compacted_deltas_leave_after_the_retention_and_their_files_after_the_grace_period(
     lake: DeltaCatalog, orders: Table, clock: ManualClock
 ) -> None:
-    run(lake)
+    compact_orders(lake)
     append(orders, 3)
     assert retire(lake, clock) == 0
     pass_days(clock, 8)
@@ -103,7 +92,7 @@ def test_compacted_deltas_leave_after_the_retention_and_their_files_after_the_gr
     assert collect(lake, clock) == []
     pass_days(clock, 2)
     assert collect(lake, clock) == ["delta"] * 3
-    run(lake)
+    compact_orders(lake)
     assert values(orders) == [f"value {key}" for key in range(5)]
     assert verify(orders.stream({})).problems == ()
 
@@ -111,7 +100,7 @@ def test_compacted_deltas_leave_after_the_retention_and_their_files_after_the_gr
 def test_deltas_that_are_not_compacted_never_retire(lake: DeltaCatalog, orders: Table, clock: ManualClock) -> None:
     pass_days(clock, 100)
     assert retire(lake, clock) == 0
-    run(lake)
+    compact_orders(lake)
     append(orders, 3)
     pass_days(clock, 100)
     assert retire(lake, clock) == 3
@@ -121,7 +110,7 @@ def test_deltas_that_are_not_compacted_never_retire(lake: DeltaCatalog, orders: 
 def test_the_id_of_a_retired_delta_is_refused_for_its_window_and_then_forgotten(
     lake: DeltaCatalog, orders: Table, clock: ManualClock
 ) -> None:
-    run(lake)
+    compact_orders(lake)
     pass_days(clock, 8)
     assert retire(lake, clock) == 3
     for again in (lake.table(ORDERS), DeltaCatalog(lake.store, clock).table(ORDERS)):
@@ -135,7 +124,7 @@ def test_the_id_of_a_retired_delta_is_refused_for_its_window_and_then_forgotten(
     pass_days(clock, 29)
     with pytest.raises(Invalid, match="was used before"):
         append(orders, 1)
-    run(lake)
+    compact_orders(lake)
     pass_days(clock, 8)
     assert retire(lake, clock) == 1
     append(orders, 1)
@@ -146,7 +135,7 @@ def test_the_id_of_a_retired_delta_is_refused_for_its_window_and_then_forgotten(
 def test_a_position_is_never_used_again(lake: DeltaCatalog, orders: Table, clock: ManualClock) -> None:
     last = source(lake).last_position
     assert last is not None
-    run(lake)
+    compact_orders(lake)
     pass_days(clock, 8)
     retire(lake, clock)
     assert (len(source(lake).deltas), source(lake).last_position) == (0, last)
@@ -157,13 +146,13 @@ def test_a_position_is_never_used_again(lake: DeltaCatalog, orders: Table, clock
 def test_every_registered_compaction_must_have_taken_a_delta(
     lake: DeltaCatalog, orders: Table, clock: ManualClock
 ) -> None:
-    run(lake, ELSEWHERE)
+    compact_orders(lake, ELSEWHERE)
     append(orders, 3)
-    run(lake)
+    compact_orders(lake)
     pass_days(clock, 8)
     assert retire(lake, clock) == 3
     assert ids(lake) == ["delta 3"]
-    run(lake, ELSEWHERE)
+    compact_orders(lake, ELSEWHERE)
     assert retire(lake, clock) == 1
     assert values(orders) == values(lake.table(ELSEWHERE)) == [f"value {key}" for key in range(4)]
 
@@ -171,7 +160,7 @@ def test_every_registered_compaction_must_have_taken_a_delta(
 def test_a_compaction_that_registered_and_has_committed_nothing_keeps_every_delta_until_its_table_is_dropped(
     lake: DeltaCatalog, orders: Table, clock: ManualClock
 ) -> None:
-    run(lake)
+    compact_orders(lake)
     lake.create_table(ELSEWHERE)
     stream = orders.stream({})
     position = source(lake).last_position
@@ -187,7 +176,7 @@ def test_a_compaction_that_registered_and_has_committed_nothing_keeps_every_delt
 def test_nothing_is_retired_that_a_compaction_needs_which_registers_meanwhile(
     lake: DeltaCatalog, orders: Table, clock: ManualClock
 ) -> None:
-    run(lake)
+    compact_orders(lake)
     lake.create_table(ELSEWHERE)
     pass_days(clock, 8)
     stream = orders.stream({})
@@ -207,11 +196,11 @@ def test_nothing_is_retired_that_a_compaction_needs_which_registers_meanwhile(
 def test_a_destination_that_is_dropped_or_purged_keeps_no_delta_and_makes_nobody_late(
     lake: DeltaCatalog, orders: Table, clock: ManualClock
 ) -> None:
-    run(lake, ELSEWHERE)
-    run(lake, "ACME.NEWER.V1")
+    compact_orders(lake, ELSEWHERE)
+    compact_orders(lake, "ACME.NEWER.V1")
     lake.drop_table(ELSEWHERE, dry_run=False)
     append(orders, 3)
-    run(lake, "ACME.NEWER.V1")
+    compact_orders(lake, "ACME.NEWER.V1")
 
     def pending() -> int:
         (figures,) = read_figures(lake.table(ORDERS))
@@ -227,13 +216,13 @@ def test_a_destination_that_is_dropped_or_purged_keeps_no_delta_and_makes_nobody
 def test_an_earlier_stream_version_leaves_once_compactions_have_gone_on_to_a_later_one(
     lake: DeltaCatalog, orders: Table, clock: ManualClock
 ) -> None:
-    run(lake)
+    compact_orders(lake)
     append(orders, 3)
     orders.create_stream_version({}, LifecycleState.ACTIVE)
     orders.append({}, pa.table({"id": [9], "value": ["anew"]}))
     pass_days(clock, 8)
     assert retire(lake, clock) == 3
-    run(lake)
+    compact_orders(lake)
     assert retire(lake, clock) == 2
     assert values(orders) == ["anew"]
 
@@ -241,13 +230,13 @@ def test_an_earlier_stream_version_leaves_once_compactions_have_gone_on_to_a_lat
 def test_a_compaction_that_begins_after_the_retirement_is_refused_with_what_it_would_lack(
     lake: DeltaCatalog, orders: Table, clock: ManualClock
 ) -> None:
-    run(lake)
+    compact_orders(lake)
     pass_days(clock, 8)
     position = source(lake).last_position
     retire(lake, clock)
     append(orders, 3)
     with pytest.raises(Invalid, match=f"has retired its deltas up to position {position}.* has none of them"):
-        run(lake, ELSEWHERE)
+        compact_orders(lake, ELSEWHERE)
     assert lake.tables() == [ORDERS]
 
 
@@ -255,7 +244,7 @@ def test_an_attempt_that_was_pinned_before_the_retirement_finds_every_file(
     lake: DeltaCatalog, orders: Table, clock: ManualClock
 ) -> None:
     """Into another table, which has not registered yet."""
-    run(lake)
+    compact_orders(lake)
     pass_days(clock, 8)
     spec = pinned_session(lake, ORDERS, job_run_id="elsewhere", destination_compacted_table_id=ELSEWHERE)
     plan = plan_session(spec, lake, Resources(task_memory_bytes=2**30, tasks=2))
@@ -269,13 +258,13 @@ def test_an_attempt_that_was_pinned_before_the_retirement_finds_every_file(
 def test_a_reader_within_the_retention_reads_the_table_as_it_was(
     lake: DeltaCatalog, orders: Table, clock: ManualClock
 ) -> None:
-    run(lake)
+    compact_orders(lake)
     append(orders, 3)
     pass_days(clock, 8)
     read_at = orders.stream({}).load().entry_number
     as_it_was = values(orders, read_at), values(orders, view="merged")
     retire(lake, clock)
-    run(lake)
+    compact_orders(lake)
     for _ in range(3):
         pass_days(clock, 2)
         retire(lake, clock)

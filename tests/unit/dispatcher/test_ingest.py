@@ -523,6 +523,18 @@ def test_while_a_table_is_damaged_what_may_land_for_it_is_refused_with_that_reas
     assert "SHOP.ORDERS.V1 cannot be read" in str(landing.ingest().look_at_all().troubles)
 
 
+def test_a_file_waits_for_a_table_that_can_be_read_later_though_another_is_damaged(landing: Landing) -> None:
+    """It may be of either."""
+    _damage(landing, "SHOP.ORDERS.V1", lambda entry: entry.clear())
+    _damage(landing, "SHOP.STOCK.V1", lambda entry: entry["actions"].append({"action": "of_a_newer_release"}))
+    landing.land("stock/1.parquet", {"id": 1, "day": "1", "v": 1})
+    done = landing.take_all()
+    assert (done.waiting, done.refused) == (1, 0)
+    _mend(landing, "SHOP.STOCK.V1")
+    landing.clock.sleep(3_600.0)
+    assert landing.take_all().files == 1
+
+
 def test_a_quarantine_that_cannot_be_used_refuses_its_table_s_files_and_does_not_end_the_service() -> None:
     clock, table_id, said = ManualClock(), "SHOP.STOCK.V1", "file:///var/refused/"
     store = MemoryStore(clock, StoreLocation("s3://lakehouse/lake"))
