@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from compactor import DeltaCatalog, compact
+from compactor import DeltaCatalog
 from compactor.catalog.snapshot import CompactedStream
 from compactor.index.keys import IndexFilePath
 from compactor.lake import Table
@@ -27,7 +27,6 @@ from compactor.planning.table_figures import read_figures
 from compactor.schemas.unify import parse_schema
 from compactor.tabular import TabularFile, read_table
 from tests.arrow_types import KEY_TYPES, Raw, plain_digest
-from tests.fakes.unruly_engine import UnrulyEngine
 
 TABLE_ID = "ACME.ORDERS.V1"
 NO_PARTITION: Mapping[str, str] = {}
@@ -233,16 +232,3 @@ def figures_of_stream(table: Table, partition: Mapping[str, str] = NO_PARTITION)
     """What waits in a partition stream, and what is compacted."""
     (figures,) = read_figures(table, [partition])
     return figures
-
-
-def compact_orders(lake: DeltaCatalog, into: str | None = None, max_rows_per_round: int | None = None) -> None:
-    """The table `TABLE_ID` by its key `id`, in one hash bucket."""
-    compact(
-        TABLE_ID,
-        {"id"},
-        delta_catalog_client=lake,
-        destination_compacted_table_id=into,
-        hash_bucket_count=1,
-        max_rows_per_round=max_rows_per_round,
-        engine=UnrulyEngine(),
-    )

@@ -13,10 +13,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar, cast
 
+from compactor import DeltaCatalog, compact
 from compactor.engine.in_process import InProcessEngine, InProcessExchange
 from compactor.engine.record_files import record_files
 from compactor.engine.records import RecordSerializer
 from compactor.planning.sizing import Resources
+from tests.builders import TABLE_ID
 
 RecordT = TypeVar("RecordT")
 ResultT = TypeVar("ResultT")
@@ -52,3 +54,16 @@ class UnrulyEngine(InProcessEngine):
 
     def order_of_arrival(self, records: list[RecordT]) -> list[RecordT]:
         return self._chance.sample(records, len(records))
+
+
+def compact_orders(lake: DeltaCatalog, into: str | None = None, max_rows_per_round: int | None = None) -> None:
+    """The table `TABLE_ID` by its key `id`, in one hash bucket."""
+    compact(
+        TABLE_ID,
+        {"id"},
+        delta_catalog_client=lake,
+        destination_compacted_table_id=into,
+        hash_bucket_count=1,
+        max_rows_per_round=max_rows_per_round,
+        engine=UnrulyEngine(),
+    )

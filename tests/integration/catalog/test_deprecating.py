@@ -14,8 +14,8 @@ from compactor.catalog.appending import take_deltas
 from compactor.lake import Table
 from compactor.model.errors import Corrupt, Invalid
 from compactor.model.names import LifecycleState
-from tests.builders import compact_orders
 from tests.fakes.manual_clock import ManualClock
+from tests.fakes.unruly_engine import compact_orders
 
 ORDERS, COPY = "ACME.ORDERS.V1", "ACME.COPY.V1"
 

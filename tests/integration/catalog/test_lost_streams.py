@@ -15,10 +15,10 @@ from compactor.catalog.keys import DropMark, TableFolder
 from compactor.catalog.lost_streams import FirstStream
 from compactor.lake import Table
 from compactor.model.errors import Corrupt, Denied, Unavailable
-from tests.builders import compact_orders
 from tests.conftest import Command
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
+from tests.fakes.unruly_engine import compact_orders
 
 ORDERS, COPY = "ACME.ORDERS.V1", "ACME.COPY.V1"
 ROWS = pa.table({"id": [1, 2]})

@@ -20,11 +20,11 @@ from compactor.model.errors import Invalid
 from compactor.model.names import LifecycleState
 from compactor.planning.sizing import Resources
 from compactor.planning.table_figures import read_figures
-from tests.builders import compact_orders, pinned_session
+from tests.builders import pinned_session
 from tests.conftest import Command
 from tests.fakes.attempts import plan_session, run_attempt
 from tests.fakes.manual_clock import ManualClock
-from tests.fakes.unruly_engine import UnrulyEngine
+from tests.fakes.unruly_engine import UnrulyEngine, compact_orders
 
 ORDERS, ELSEWHERE = "ACME.ORDERS.V1", "ACME.COMPACTED.V1"
 DAY_SECONDS = 24 * 3600
